@@ -291,6 +291,25 @@ TEST_CASE("scripts/launch takes out what Open MPI 5 explains, and nothing that r
                           "\nThe host has no room.\n" + rule + "\nx: last\n");
 }
 
+TEST_CASE("scripts/launch starts nothing again in Slurm if the first task was used wrongly") {
+  const Fakes fakes;
+  fakes.make("mpirun", "echo 'mpirun (Open MPI) 4.1.4'");
+  // srun's code is that of the tasks that it ended.
+  fakes.make("srun",
+             "case $* in *list*) echo pmix; exit ;; esac\n"
+             "echo 'train_gpt2: error: wrong' >&2\n"
+             "echo 'srun: error: node1: task 0: Exited with exit code 2' >&2\n"
+             "echo 'srun: error: node2: task 1: Exited with exit code 9' >&2\n"
+             "exit 143");
+  const std::string output = (fakes.path() / "run").string();
+  const ProgramResult result = fakes.run(
+      {"SLURM_JOB_ID=7", "SLURM_NTASKS=2"},
+      {script, "--bin", SLUICE_BIN_DIR, "--max-restarts", "2", "train_gpt2", "--output", output});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Contains("error: wrong") && Contains("task 1: Exited"));
+  CHECK_THAT(result.err, !Contains("restart"));
+}
+
 TEST_CASE("scripts/launch names a host that cannot be reached") {
   const Fakes fakes;
   write_file(fakes.path() / "hosts", "localhost slots=1\n192.0.2.77 slots=1");
