@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""images.py [--list] [--folder FOLDER] [--ccache FOLDER] [--upto STAGE] [cpu|cuda]...: runs the steps of the Dockerfile
-for its images, cpu if none is named, in chroots of Debian 13, since Docker is mostly not to be had where tests
-run; trains in the image, and runs there the Kubernetes job of the guide on clusters on two hosts (cpu). It needs
-root, debootstrap and 6 GB for cpu, 16 GB more for cuda. `--upto` ends after a stage, `--list` only reads the file.
+"""images.py [--list] [--build FOLDER] [--folder FOLDER] [--ccache FOLDER] [cpu|cuda]...: runs the steps of the
+Dockerfile for its images, cpu if none is named, in chroots of Debian 13, since Docker is mostly not to be had where
+tests run; trains in the image, and runs there the Kubernetes job of the guide on clusters on two hosts (cpu). It
+needs root, debootstrap, the programs of build/simt, and 5 GB for cpu, 15 for cuda. `--list` only reads the file.
 Exit codes: 0 passed, 1 failed, 2 wrong use.
 
 It knows the instructions that the Dockerfile has, and refuses all others. A stage is a folder that begins as a
@@ -195,7 +195,7 @@ class Builder:
                 shutil.copy(path, to)
 
 
-def try_image(builder, name):
+def try_image(builder, name, build):
     """Trains in the image as its first lines say, with two ranks, and on two hosts as a job of Kubernetes."""
     text = builder.root(name) / "work/text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 2000)
@@ -210,7 +210,7 @@ def try_image(builder, name):
     if name == "cpu":
         started = time.monotonic()
         environment = [f"--image-env={key}={value}" for key, value in builder.states[name].environment.items()]
-        builder.check([SOURCE / "tests/hosts/run.py", "--image", builder.root(name), *environment, "guide: 5"], name,
+        builder.check([SOURCE / "tests/hosts/run.py", "--build", build, "--image", builder.root(name), *environment, "guide: 5"], name,
                       "the guide's Kubernetes job")
         say(name, time.monotonic() - started, "passed: the guide's Kubernetes job, with its sshd, on two hosts")
 
@@ -219,7 +219,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, default=SOURCE / "build/images")
     parser.add_argument("--ccache", default="", help="a folder for ccache, which a build of Docker has not")
-    parser.add_argument("--upto", default="", help="end after this stage")
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build/simt", help="of this machine")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("image", nargs="*", metavar="cpu|cuda")
     options = parser.parse_args()
@@ -232,12 +232,9 @@ def main():
             return 0
         options.folder.mkdir(parents=True, exist_ok=True)
         builder = Builder(options.folder.resolve(), options.ccache)
-        if options.upto:
-            builder.build(options.upto)
-            return 0
         for image in options.image or ["cpu"]:
             builder.build(image)
-            try_image(builder, image)
+            try_image(builder, image, options.build)
     except Refused as refused:
         print(f"images: error: {refused}", file=sys.stderr)
         return 1
