@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """images.py [--list] [--build FOLDER] [--folder FOLDER] [--ccache FOLDER] [cpu|cuda]...: runs the steps of the
 Dockerfile for its images, cpu if none is named, in chroots of Debian 13, since Docker is mostly not to be had where
-tests run; trains in the image, and runs there the Kubernetes job of the guide on clusters on two hosts (cpu). It
-needs root, debootstrap, the programs of build/simt, and 5 GB for cpu, 15 for cuda. `--list` only reads the file.
+tests run; trains in the image, and runs there the Kubernetes job of the guide on clusters on two hosts. It needs
+root, debootstrap, the programs of build/simt, and 5 GB for cpu, 15 for cuda. `--list` only reads the file.
 Exit codes: 0 passed, 1 failed, 2 wrong use.
 
 It knows the instructions that the Dockerfile has, and refuses all others. A stage is a folder that begins as a
@@ -207,12 +207,11 @@ def try_image(builder, name, build):
         started = time.monotonic()
         builder.check(builder.inside(name, builder.states[name], shlex.split(command)), name, command)
         say(name, time.monotonic() - started, f"passed: {command}")
-    if name == "cpu":
-        started = time.monotonic()
-        environment = [f"--image-env={key}={value}" for key, value in builder.states[name].environment.items()]
-        builder.check([SOURCE / "tests/hosts/run.py", "--build", build, "--image", builder.root(name), *environment, "guide: 5"], name,
-                      "the guide's Kubernetes job")
-        say(name, time.monotonic() - started, "passed: the guide's Kubernetes job, with its sshd, on two hosts")
+    started = time.monotonic()
+    environment = [f"--image-env={key}={value}" for key, value in builder.states[name].environment.items()]
+    builder.check([SOURCE / "tests/hosts/run.py", "--build", build, "--image", builder.root(name), *environment,
+                   "guide: 5"], name, "the guide's Kubernetes job")
+    say(name, time.monotonic() - started, "passed: the guide's Kubernetes job, with its sshd, on two hosts")
 
 
 def main():
