@@ -92,7 +92,8 @@ def check_case(folder, case):
 def check_cmake(folder):
     hint = subprocess.run([INSTALL, "--hint", "fmt"], capture_output=True, text=True).stdout.strip()
     expect("apt-get install libfmt-dev" in hint, f"--hint fmt printed '{hint}'")
-    result = subprocess.run(["cmake", "-S", SOURCE, "-B", folder / "build", "-DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON"],
+    result = subprocess.run(["cmake", "-G", "Ninja", "-S", SOURCE, "-B", folder / "build",
+                             "-DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON"],
                             capture_output=True, text=True)
     expect(result.returncode != 0 and f"fmt was not found; {hint}" in
            [text.strip() for text in result.stderr.splitlines()], f"CMake without fmt:\n{result.stderr}")
