@@ -48,7 +48,7 @@ CASES = [
      {}, "error: the package libcublaslt12 is missing: on Debian 13 it is in the component non-free of the package "
      "sources; add that, and run this again"),
     ("forky", "test", MISSING_CATCH | {"apt-cache": "exit 100"}, {},
-     "error: the package catch2 is in no package source of Debian testing: "),
+     "error: the package libcatch2-dev is in no package source of Debian testing: "),
     ("noble", "test", MISSING_CATCH, {"as": "nobody"},
      "error: this user cannot install (not root, and sudo does not work) what is missing; on Ubuntu 24.04 "
      "(untried), as root: apt-get install catch2"),

@@ -28,7 +28,7 @@ SYSTEMS = [
     System("debian-testing-user", "testing", "", "sluice"),
 ]
 # What the table says of a system, by the name of its package.
-LIBRARIES = {"CMake": "cmake", "Catch2": "catch2", "oneDNN": "libdnnl-dev", "Open MPI": "libopenmpi-dev",
+LIBRARIES = {"CMake": "cmake", "Catch2": "libcatch2-dev catch2", "oneDNN": "libdnnl-dev", "Open MPI": "libopenmpi-dev",
              "fmt": "libfmt-dev", "CLI11": "libcli11-dev"}
 
 
@@ -156,7 +156,7 @@ def try_system(system, options):
             break
     compiler = output_of(root, f"{system.compiler or 'c++'} --version | head -n 1")
     versions = [f"{name} {version}" for name, package in LIBRARIES.items()
-                if (version := output_of(root, f"dpkg-query -W -f='${{Version}}' {package} 2> /dev/null"))]
+                if (version := output_of(root, f"dpkg-query -W -f='${{Version}}\\n' {package} 2> /dev/null | tail -n 1"))]
     return rows, reasons, [system.name, compiler, ", ".join(versions)], well
 
 
