@@ -93,7 +93,7 @@ std::array<double, 3> measure(const RunSetup& setup) {
 /// Returns the number of blocks of each stage, as --pipeline-split takes it.
 std::string split_by_time(const RunSetup& setup) {
   const auto [first, block, last] = measure(setup);
-  const auto more = [block = block](double seconds) { return std::max(0.0, seconds - block); };
+  const auto more = [one = block](double seconds) { return std::max(0.0, seconds - one); };
   std::string split = fmt::format(
       "{}", fmt::join(balanced_blocks(setup.config.n_layer, setup.pipeline->schedule.stages,
                                       {.block = block, .first = more(first), .last = more(last)}),

@@ -191,10 +191,10 @@ bool run_grid(const Gemm& op) {
       primitives[last_row][last_column] = &*made;
     }
   }
-  const auto tile = [&, tile_m = tile_m, tile_n = tile_n](std::int64_t task) {
+  const auto tile = [&, rows = tile_m, columns = tile_n](std::int64_t task) {
     const std::int64_t i = task % grid_m;
     const std::int64_t j = task / grid_m;
-    run_tile(op, *primitives[i == grid_m - 1][j == grid_n - 1], i * tile_m, j * tile_n);
+    run_tile(op, *primitives[i == grid_m - 1][j == grid_n - 1], i * rows, j * columns);
   };
   parallel_for(grid_m * grid_n, tile);
   return true;

@@ -85,7 +85,9 @@ __global__ void __launch_bounds__(attention_threads) backward(Arguments<T> a) {
     const auto out_rows = [&](const T* tensor, int head) {
       return head_rows(tensor, task.sample, a.length, a.channels, head * a.width, a.width);
     };
-    const auto sequence_of = [&](int head) { return task.sample * (a.order.heads * group) + head; };
+    const auto sequence_of = [&](int head) {
+      return task.sample * (a.order.heads * static_cast<unsigned>(group)) + head;
+    };
     const auto statistics_of = [&](int head) {
       return a.statistics + sequence_of(head) * statistics_rows(a.length) / 2;
     };

@@ -165,7 +165,7 @@ class Consumer {
         matrix_descriptor(shared_.keys_values[score_slot_][0], swizzled_rows, 0);
     wgmma_fence(scores_[0]);
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
+    for (unsigned k = 0; k < D / 16; ++k) {
       const unsigned bytes = k / 4 * box_bytes + k % 4 * 32;
       wgmma_rows<T>(scores_[0], advance(query_, bytes), advance(keys, bytes), k > 0);
     }
@@ -178,7 +178,7 @@ class Consumer {
         matrix_descriptor(shared_.keys_values[slot][0], swizzled_rows, box_bytes);
     wgmma_fence(out_[0], weights_);
 #pragma unroll
-    for (int k = 0; k < tile_rows / 16; ++k)
+    for (unsigned k = 0; k < tile_rows / 16; ++k)
       wgmma_add<T>(out_[0], weights_[k], advance(values, k * 2 * swizzled_rows));
     wgmma_commit();
     return slot;

@@ -150,8 +150,8 @@ TEST_CASE("query_key_norm has the gradient of its formula", "[gradient]") {
        {std::pair{AttentionHeads{4, 2}, 5}, {{3, 3}, 8}, {{1, 1}, 1}}) {
     CAPTURE(heads.query, heads.key_value, width);
     CHECK(gradcheck(
-              [&, heads = heads](const Leaves& in) {
-                return query_key_norm(in[0], in[1], in[2], heads, 1e-2);
+              [&, divided = heads](const Leaves& in) {
+                return query_key_norm(in[0], in[1], in[2], divided, 1e-2);
               },
               {random_tensor(cpu, {2, 3, heads.in_row() * width}, 1, 2),
                random_tensor(cpu, {width}, 2), random_tensor(cpu, {width}, 3)}) == "");

@@ -359,8 +359,8 @@ TEST_CASE("AdamW refuses arrays that are no layout", "[adamw]") {
                                {wide, codes},
                                {halves, halves},
                                {integers, wide}})
-      CHECK_THAT(message([&, m = m, v = v](AdamW& op) {
-                   op.first_moment = m.view(), op.second_moment = v.view();
+      CHECK_THAT(message([&, first = m, second = v](AdamW& op) {
+                   op.first_moment = first.view(), op.second_moment = second.view();
                  }),
                  Contains("has no moments in " + std::string(name_of(m.dtype()))));
     CHECK_THAT(message([&](AdamW& op) { op.first_moment.shape[0] -= 1; }),

@@ -147,7 +147,7 @@ ncclResult_t flush() {
   for (auto& [comm, call] : by_communicator) {
     ++comm->calls;
     comm->begin(ncclComm::Phase::launching);
-    comm->launch = [comm = comm, call = call] { launch(*comm, call.first, call.second); };
+    comm->launch = [to = comm, made = call] { launch(*to, made.first, made.second); };
   }
   return by_communicator.empty() ? ncclSuccess : ncclInProgress;
 }

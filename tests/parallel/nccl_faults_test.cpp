@@ -90,9 +90,9 @@ TEST_CASE("nccl: parts of different sizes are one operation of NCCL", "[threads]
   for (const auto& [kind, name] : {std::pair{Collective::reduce_scatter, "reduce_scatter"},
                                    std::pair{Collective::all_gather, "all_gather"}}) {
     CAPTURE(name);
-    const std::string said = sentences("", [kind = kind](int rank, const View& data) {
+    const std::string said = sentences("", [called = kind](int rank, const View& data) {
       return CollectiveCall{
-          .kind = kind, .data = data, .parts = {{0, 3}, {3, rank == 0 ? 7 : 100}}};
+          .kind = called, .data = data, .parts = {{0, 3}, {3, rank == 0 ? 7 : 100}}};
     });
     CHECK_THAT(said, Contains(name) && !Contains("reduce of") && !Contains("broadcast"));
   }

@@ -326,8 +326,8 @@ TEST_CASE("without signatures another count is an error and no wrong result", "[
       INFO(usual << " and " << other << " on rank " << odd);
       const auto by_rank = failures(
           2,
-          [&, usual = usual, other = other](Communicator& c, Memory& memory) {
-            const std::int64_t count = c.rank() == odd ? other : usual;
+          [&, expected = usual, wrong = other](Communicator& c, Memory& memory) {
+            const std::int64_t count = c.rank() == odd ? wrong : expected;
             c.all_reduce(memory.data(c.rank(), count), {.label = "x"})->wait();
           },
           options);

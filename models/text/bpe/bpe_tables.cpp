@@ -69,8 +69,8 @@ void take_bytes(const BpeDescription& description, const IdOfName& ids, BpeTable
 
 void take_merges(const BpeDescription& description, const IdOfName& ids, BpeTables& tables) {
   for (const auto& [left, right, place] : description.merges) {
-    const auto refuse_merge = [&, place = place](const std::string& why) {
-      refuse(description.merges_file, "{} {} {}", description.place_name, place, why);
+    const auto refuse_merge = [&, at = place](const std::string& why) {
+      refuse(description.merges_file, "{} {} {}", description.place_name, at, why);
     };
     const auto id = [&](const std::string& name) {
       const auto found = ids.find(name);

@@ -39,10 +39,10 @@ TEST_CASE("an MLP's losses are those of one process, however many ranks divide i
   if (!have_mpirun()) return;
   const TempDir runs;
   for (const auto& [precision, tolerance] : {std::pair("fp64", 1e-12), std::pair("fp32", 1e-5)}) {
-    const auto train = [&, precision = precision](int ranks) {
-      const fs::path output = runs.path() / (precision + std::to_string(ranks));
+    const auto train = [&, name = precision](int ranks) {
+      const fs::path output = runs.path() / (name + std::to_string(ranks));
       const ProgramResult result = train_mlp(ranks, {{"--output", output.string()},
-                                                     {"--precision", precision},
+                                                     {"--precision", name},
                                                      {"--steps", "120"},
                                                      {"--tp", std::to_string(ranks)}});
       INFO(result.err);

@@ -111,9 +111,9 @@ TEST_CASE("what NCCL takes of a GPU's memory is taken first and counts for the b
   for (const auto& [ranks, flags, taken] : jobs) {
     const Flags gpu = flags + Flags{{"--device", "cuda"}, {"--steps", "1"}};
     CAPTURE(shown(ranks, gpu));
-    const auto run = [&, ranks = ranks](const std::string& communication,
+    const auto run = [&, count = ranks](const std::string& communication,
                                         const std::string& budget) {
-      return runs.run(ranks, "m" + std::to_string(number++),
+      return runs.run(count, "m" + std::to_string(number++),
                       gpu + Flags{{"--communication", communication}, {"--gpu-memory", budget}});
     };
     const auto least = [&](const std::string& communication) -> std::size_t {

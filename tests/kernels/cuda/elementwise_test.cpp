@@ -106,8 +106,8 @@ TEST_CASE("cuda: a row is added to the rows of a strided matrix", "[cuda]") {
       const Values before = random_values(rows * stride, 1), row_values = random_values(columns, 2);
       const auto matrix = parity.state("matrix", DType::f32, {rows, stride}, before);
       const auto row = parity.input("row", dtype, {columns}, row_values);
-      parity.compare([=, rows = rows, columns = columns](const Parity::Views& at, Stream stream) {
-        View strided(at[matrix].address, DType::f32, {rows, columns});
+      parity.compare([=, height = rows, width = columns](const Parity::Views& at, Stream stream) {
+        View strided(at[matrix].address, DType::f32, {height, width});
         strided.strides[0] = stride;
         run(AddRow{.matrix = strided, .row = at[row]}, stream);
       });
