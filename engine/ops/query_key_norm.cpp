@@ -58,7 +58,7 @@ class QueryKeyNormNode final : public Node {
         in_.stream());
     if (group_ != nullptr) {
       all = group_->all_reduce(std::exchange(all, {}), {}, "norm gradient")();
-      for (const std::size_t input : {1, 2})
+      for (const std::size_t input : {1u, 2u})
         if (pass.wants(input)) pass.give(input, part(input));
     }
     if (pass.wants(0)) pass.give(0, grad_in);

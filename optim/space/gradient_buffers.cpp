@@ -48,7 +48,7 @@ GradientBuffers::GradientBuffers(const SpaceLayout& layout, const DevicePtr& dev
     : dtypes_{wide, narrow} {
   if (!kept) {
     whole_.emplace();
-    for (const std::size_t i : {0, 1})
+    for (const std::size_t i : {0u, 1u})
       if (const auto parts = layout.gradient_parts(i == 1); i == 0 || !parts.empty())
         (*whole_)[i] = FlatBuffer(parts, device, host, dtypes_[i], MemoryUse::gradients);
     return;
@@ -56,7 +56,7 @@ GradientBuffers::GradientBuffers(const SpaceLayout& layout, const DevicePtr& dev
   std::array<std::int64_t, 2> sizes{layout.wide_size, layout.narrow_size};
   shard(layout, *kept, sizes);
   const MemoryScope scope(*device, MemoryUse::gradients);
-  for (const std::size_t i : {0, 1})
+  for (const std::size_t i : {0u, 1u})
     if (i == 0 || sizes[i] > 0) buffers_[i] = Tensor::zeros(device, {sizes[i]}, dtypes_[i]);
 }
 
@@ -66,7 +66,7 @@ void GradientBuffers::shard(const SpaceLayout& layout, const std::vector<SpaceRa
                             std::array<std::int64_t, 2>& sizes) {
   const std::vector<Section> sections = sections_of(layout);
   place_of_section_.resize(static_cast<std::size_t>(sections.back().number) + 1);
-  for (const std::size_t i : {0, 1}) {
+  for (const std::size_t i : {0u, 1u}) {
     std::int64_t& size = sizes[i];
     size = 0;
     std::int64_t largest = 0;

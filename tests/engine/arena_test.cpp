@@ -18,12 +18,12 @@ TEST_CASE("the arena takes the tightest hole and merges neighbours", "[arena]") 
   constexpr std::size_t unit = Arena::alignment;
   Arena arena(20 * unit);
   std::vector<std::size_t> at;
-  for (const std::size_t units : {4, 1, 2, 1, 3, 1})
+  for (const std::size_t units : {4u, 1u, 2u, 1u, 3u, 1u})
     at.push_back(arena.allocate(units * unit));
   CHECK(at == std::vector<std::size_t>{0, 4 * unit, 5 * unit, 7 * unit, 8 * unit, 11 * unit});
   CHECK(arena.allocate(1) == 12 * unit);  // rounded up
   CHECK(arena.in_use() == 13 * unit);
-  for (const std::size_t hole : {0, 2, 4})
+  for (const std::size_t hole : {0u, 2u, 4u})
     arena.release(at[hole]);
   CHECK(arena.allocate(2 * unit) == at[2]);      // not the larger holes before and after
   CHECK(arena.allocate(2 * unit + 1) == at[4]);  // three units

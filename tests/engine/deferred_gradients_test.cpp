@@ -81,7 +81,7 @@ TEST_CASE("deferred gradients have the bits of those that are added at once", "[
     Model at_once, later;
     DeferredGradients first, second;
     std::vector<std::vector<double>> inputs;
-    for (const std::uint64_t pass : {11, 12}) {
+    for (const std::uint64_t pass : {11u, 12u}) {
       const Tensor y = at_once.forward(pass, again);
       backward(y, seed_for(y));
       inputs.push_back(at_once.x.grad().to_host());
@@ -149,7 +149,7 @@ TEST_CASE("a pass that is observed defers nothing", "[autograd]") {
 TEST_CASE("deferred gradients give back what they hold one by one", "[autograd]") {
   Model model;
   DeferredGradients later;
-  for (const std::uint64_t pass : {11, 12}) {  // in the second all gradients have their memory
+  for (const std::uint64_t pass : {11u, 12u}) {  // in the second all gradients have their memory
     const Tensor y = model.forward(pass, false);
     later.add(false);
     backward(y, seed_for(y), &later);

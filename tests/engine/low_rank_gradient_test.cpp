@@ -82,7 +82,7 @@ TEST_CASE("low-rank changes have the gradient of their formula", "[gradient][lor
 TEST_CASE("nothing is kept or computed for weights that are not trained", "[lora]") {
   const Case& c = cases[2];
   Leaves leaves = leaves_of(c);
-  for (const std::size_t trained : {0, 2, 3})
+  for (const std::size_t trained : {0u, 2u, 3u})
     leaves[trained].set_requires_grad(true);
   const Tensor result = adapted(leaves, c);
   CHECK_FALSE(keeps(result, "linear", "x"));

@@ -174,12 +174,12 @@ TEST_CASE("rows without a target have no loss and no gradient, and change no oth
     whole.logit(4, 13) = static_cast<double>(NAN);
     const Result all = whole.result(dtype);
     const auto without = [](Values values, std::size_t of_row) {
-      for (const std::size_t row : {0, 4, 6})
+      for (const std::size_t row : {0u, 4u, 6u})
         std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(row * of_row), of_row, 0.0);
       return values;
     };
     const Result parts = by_parts(whole, dtype, {17, 33}, 3);
-    for (const std::size_t row : {0, 4, 6})
+    for (const std::size_t row : {0u, 4u, 6u})
       whole.targets[row] = row == 4 ? -100 : no_target;
     const Result some = whole.result(dtype), of_parts = by_parts(whole, dtype, {17, 33}, 3);
     CHECK(some.losses == without(all.losses, 1));

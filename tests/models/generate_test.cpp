@@ -230,7 +230,7 @@ TEST_CASE("a draw is a function of seed and position") {
 TEST_CASE("the cache changes nothing, for prompts and continuations of many lengths") {
   const ThreadCount one(1);
   const Made made;
-  for (const std::size_t prompt : {1, 2, 7, 15, 16, 17, 40}) {
+  for (const std::size_t prompt : {1u, 2u, 7u, 15u, 16u, 17u, 40u}) {
     for (const std::int64_t count : {1, 2, 9, 40}) {
       INFO("prompt " << prompt << ", " << count << " new tokens");
       const auto ids = random_ids(prompt, 64, prompt);
@@ -271,7 +271,7 @@ TEST_CASE("texts that are generated together are those that each would be alone"
       return goes_on(text);
     });
   }
-  for (const std::size_t at_once : {1, 2, 3, 8}) {
+  for (const std::size_t at_once : {1u, 2u, 3u, 8u}) {
     CAPTURE(at_once);
     for (Ids& text : texts)
       text.clear();

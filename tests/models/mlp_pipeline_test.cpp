@@ -167,7 +167,7 @@ TEST_CASE("stashed inputs that rest on the host come back as they were", "[pipel
   const std::size_t input = split * config.width * sizeof(float);
   const std::size_t block = (input + Arena::alignment - 1) / Arena::alignment * Arena::alignment;
   const Results expected = alone(rows, split);
-  for (const std::size_t stay : {0, 2, 7, 8}) {
+  for (const std::size_t stay : {0u, 2u, 7u, 8u}) {
     CAPTURE(stay);
     std::vector<std::size_t> used(2);
     require_same(in_pipeline(2, gpipe(2, 8), rows, split, Stash::input, stay * input, &used),

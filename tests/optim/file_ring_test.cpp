@@ -57,7 +57,7 @@ void update(FileRing& ring, const FileRing::Item& item, int expected) {
 }  // namespace
 
 TEST_CASE("each round of a file ring finds what the last one has left", "[file_ring]") {
-  for (const std::size_t count : {1, 2, 3, 7})
+  for (const std::size_t count : {1u, 2u, 3u, 7u})
     for (const int buffers : {1, 2, 3, 8}) {
       CAPTURE(count, buffers);
       const TempDir folder;

@@ -103,7 +103,7 @@ void check_steps(const DevicePtr& reference, const DevicePtr& device, DType work
 TEST_CASE("updates that begin before a step change no bit, right or wrong", "[speculation]") {
   for (const DeviceKind kind : test::device_kinds())
     for (const DType working : {DType::f32, DType::bf16, DType::f16})
-      for (const std::size_t from : {1, 2, 3})
+      for (const std::size_t from : {1u, 2u, 3u})
         for (std::uint64_t seed = 1; seed <= 4; ++seed) {
           if (!in_form(2, {static_cast<std::int64_t>(from + seed), working == DType::bf16}))
             continue;

@@ -77,7 +77,7 @@ TEST_CASE("a text takes the planned bytes whatever its prompt's length", "[gener
   if (!have_gpu()) return;
   const std::size_t workspace = open_gpu(1)->runtime().workspace_bytes();
   for (const std::int64_t context : {1, 2, 9})
-    for (const std::size_t count : {1, 2, 8, 9, 10, 30})
+    for (const std::size_t count : {1u, 2u, 8u, 9u, 10u, 30u})
       for (const std::int64_t tokens : {1, 2, 9})
         for (const bool cached : {true, false}) {
           CAPTURE(context, count, tokens, cached);
@@ -97,7 +97,7 @@ TEST_CASE("a text takes the planned bytes whatever its prompt's length", "[gener
 TEST_CASE("texts that are generated together take the planned bytes", "[generation]") {
   if (!have_gpu()) return;
   const std::size_t workspace = open_gpu(1)->runtime().workspace_bytes();
-  for (const std::size_t count : {1, 5, 12})
+  for (const std::size_t count : {1u, 5u, 12u})
     for (const std::int64_t tokens : {1, 2, 9}) {
       CAPTURE(count, tokens);
       const DecoderConfig config{

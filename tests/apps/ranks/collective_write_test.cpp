@@ -246,7 +246,7 @@ TEST_CASE("ranks verify a share of a checkpoint each") {
   const CheckpointManifest manifest = read_manifest(checkpoint);
   const fs::path file = checkpoint / optimizer_file;
   const std::string good = read_file(file);
-  for (const std::size_t shares : {1, 2, 4, 9})
+  for (const std::size_t shares : {1u, 2u, 4u, 9u})
     for (std::size_t at = 100; at < good.size(); at += SectionSums::section_bytes / 2) {
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ 1);

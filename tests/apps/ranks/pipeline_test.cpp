@@ -90,7 +90,7 @@ TEST_CASE("a pipeline of one rank adds the gradients of the table's two places i
     plain.pipeline = "";
     const RunBits near = train_pipelined(plain, plain.resident(), 5);
     for (std::size_t step = 0; step < 5; ++step)
-      for (const std::size_t number : {0, 1})
+      for (const std::size_t number : {0u, 1u})
         CHECK(near.steps[step][number] == Approx(alone.steps[step][number]).epsilon(1e-6));
   }
   // Nothing else is other than without one, as long as the norm of all does not matter.
@@ -179,7 +179,7 @@ TEST_CASE("replicas that are pipelines train as replicas of one rank",
         plain.pipeline = "";
         const RunBits near = train_pipelined(plain, choice, steps);
         for (std::size_t step = 0; step < static_cast<std::size_t>(steps); ++step)
-          for (const std::size_t number : {0, 1})
+          for (const std::size_t number : {0u, 1u})
             CHECK(near.steps[step][number] == Approx(expected.steps[step][number]).epsilon(1e-6));
       }
       task.pp = 2;

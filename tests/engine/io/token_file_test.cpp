@@ -129,7 +129,7 @@ TEST_CASE("a token that changes while the file is open is an error of each read 
   const TempDir dir;
   const auto path = dir.path() / "t.bin";
   constexpr std::size_t size = 10'001, page = 4096;
-  for (const std::size_t header : {0, 1024})
+  for (const std::size_t header : {0u, 1024u})
     for (const std::size_t at : {std::size_t{0}, page - 1, page, 2 * page + 3, size - 1}) {
       const std::string bytes = header == 0 ? "" : llmc_header(1, size);
       write_file(path, bytes + ids_bytes(std::vector<std::uint16_t>(size, 9)));
