@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 // The first character of a letter says what it is. In a question and its answer a digit follows, by
 // which an answer that comes late is told from one to a later question.
-constexpr char ask = 'a', records = 'r', reported = 's';
+constexpr char asks = 'a', replies = 'r', reports = 's';
 constexpr std::size_t bytes_of_head = 2;
 
 /// How often the thread looks for letters.
@@ -52,7 +52,7 @@ bool lowest_that_runs(int rank, const std::vector<int>& beside, const fs::path& 
 
 std::string letter_of_records(char question, const std::vector<int>& ranks,
                               const fs::path& folder) {
-  std::string letter{records, question};
+  std::string letter{replies, question};
   for (const int rank : ranks) {
     const auto path = record_path(folder, rank);
     const auto record = read_record(path);
@@ -103,13 +103,13 @@ struct RecordExchange::Letters {
   void take(Mailbox::Letter letter) {
     if (letter.text.size() < bytes_of_head) return;
     const char kind = letter.text[0], number = letter.text[1];
-    if (kind == ask && lowest_that_runs(rank, beside, folder))
+    if (kind == asks && lowest_that_runs(rank, beside, folder))
       mailbox->send(letter.from, letter_of_records(number, beside, folder));
     const std::lock_guard lock(mutex);
-    if (kind == records && number == question && letter.from >= 0 &&
+    if (kind == replies && number == question && letter.from >= 0 &&
         letter.from < static_cast<int>(first_of.size()))
       answers[first_of[static_cast<std::size_t>(letter.from)]] = std::move(letter.text);
-    if (kind == reported) has_reported = true;
+    if (kind == reports) has_reported = true;
   }
 };
 
@@ -169,7 +169,7 @@ std::vector<RankRecord> RecordExchange::collect(std::chrono::milliseconds patien
     letters_->answers.clear();
     letters_->question =
         letters_->question == '9' ? '0' : static_cast<char>(letters_->question + 1);
-    letters_->to_send.push_back({ask, letters_->question});
+    letters_->to_send.push_back({asks, letters_->question});
     letters_->changed.notify_all();
     letters_->changed.wait_for(lock, letters_->mailbox ? patience : 0ms,
                                [this] { return letters_->answers.size() >= others_.size(); });
@@ -201,7 +201,7 @@ void RecordExchange::tell_reported() {
   if (!several_hosts()) return;
   {
     const std::lock_guard lock(letters_->mutex);
-    letters_->to_send.push_back({reported, '0'});
+    letters_->to_send.push_back({reports, '0'});
     letters_->changed.notify_all();
   }
   // The caller is about to end the process, and MPI may have to connect the ranks first.

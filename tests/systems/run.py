@@ -135,11 +135,17 @@ def try_system(system, options):
         export += f"export CXX={system.compiler}; "
     if options.ccache:
         export += "export CCACHE_DIR=/ccache; "
+    cache = options.ccache
+    if cache:  # an account can only use files of its own
+        cache = pathlib.Path(cache).resolve() / system.account
+        cache.mkdir(parents=True, exist_ok=True)
+        owner = (root / CLONE[1:]).stat()
+        os.chown(cache, owner.st_uid, owner.st_gid)
     rows, reasons, well = [], {}, True
     for command in ["scripts/quickstart"] + ([] if options.quickstart else ["scripts/test"]):
         print(f"systems: {system.name}: {command} (log: {log})", flush=True)
         begin = log.stat().st_size
-        code, seconds = run(root, system.account, f"{export}cd {CLONE} && {command}", options.ccache, log)
+        code, seconds = run(root, system.account, f"{export}cd {CLONE} && {command}", cache, log)
         text = log.read_bytes()[begin:].decode(errors="replace")
         found = counts(text) if command == "scripts/test" else None
         well = well and code == 0

@@ -14,8 +14,11 @@
 #include "kernels/cuda/stream_handle.h"
 
 namespace sluice {
+namespace {
 
 using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 std::shared_ptr<Lane> Lane::of(const DevicePtr& device) {
   static std::mutex mutex;
