@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "apps/cli/parse/flag_mistakes.h"
+#include "apps/cli/parse/help_format.h"
 #include "apps/cli/parse/meant.h"
 #include "apps/cli/parse/number_checks.h"
 #include "apps/cli/parse/options_file.h"
@@ -107,6 +108,7 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
     : impl_(std::make_unique<Impl>()) {
   impl_->app.name(name);
   impl_->app.description(description);
+  set_help_format(impl_->app);
   impl_->app.allow_extras(true);  // reported here, with the nearest name
   impl_->app.option_defaults()->always_capture_default();
   impl_->app.set_help_flag("--help,-h", "Print this and exit");

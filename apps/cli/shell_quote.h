@@ -20,11 +20,11 @@ inline std::string quoted(const std::string& text) {
   };
   bool escaped = false;
   for (const char c : text)
-    escaped = escaped || is_special(c);
+    escaped = escaped || is_special(static_cast<unsigned char>(c));
   constexpr const char* digits = "0123456789abcdef";
   std::string all = escaped ? "$'" : "'";
   for (const char c : text)
-    if (is_special(c))
+    if (is_special(static_cast<unsigned char>(c)))
       all += {'\\', 'x', digits[(c >> 4) & 15], digits[c & 15]};
     else if (escaped && (c == '\'' || c == '\\'))
       all += {'\\', c};

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "parallel/flight_recorder/bus_error.h"
 
 namespace sluice {
 namespace {
@@ -119,6 +120,7 @@ extern "C" void lost_memory(int) {
 }
 
 void tell_of_lost_memory() {
+  take_back_bus_error();
   struct sigaction action {};
   sigaction(SIGBUS, nullptr, &action);
   if (action.sa_handler != SIG_DFL) return;  // a sanitizer's handler reports more

@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "kernels/base/error.h"
+#include "parallel/flight_recorder/bus_error.h"
 #include "parallel/flight_recorder/record_layout.h"
 
 namespace sluice {
@@ -110,6 +111,7 @@ void replace_truncated(int signal, siginfo_t* info, void*) {
 
 void protect(std::byte* record) {
   static const bool installed = [] {
+    take_back_bus_error();
     struct sigaction action {};
     action.sa_sigaction = replace_truncated;
     action.sa_flags = SA_SIGINFO;

@@ -3,7 +3,7 @@
 namespace sluice::test {
 
 /// Returns what a test program returns after Catch2's `result`: 0 if all is well; 1 if something
-/// failed, no case ran, or a case that was not skipped made no assertion; 77, which CMakeLists.txt
+/// failed, no case ran, or a case that was not skipped made no assertion; 4, which CMakeLists.txt
 /// tells ctest of, if every case was skipped.
 int exit_code(int result);
 

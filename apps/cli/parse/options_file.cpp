@@ -59,7 +59,8 @@ std::string configured(const nlohmann::ordered_json& value) {
   if (!value.is_string()) return value.dump();
   const auto& text = value.get_ref<const std::string&>();
   std::string written = CLI::detail::convert_arg_for_ini(text);
-  if (written.find_first_of("#\r\n") != written.npos) return "";
+  // CLI11 writes line breaks as escapes from version 2.4 on, which earlier ones read as they stand.
+  if ((written + text).find_first_of("#\r\n") != std::string::npos) return "";
   return read_back(written) == std::vector{text} ? written : "";
 }
 
