@@ -10,6 +10,7 @@
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/checkpoint_history.h"
+#include "apps/cli/shell_quote.h"
 #include "tests/support/catch.h"
 
 namespace sluice::test {
@@ -97,15 +98,19 @@ Arguments FaultRuns::command(const std::string& output, const Launch& launch) co
     all.push_back(SLUICE_MPIRUN);
     all.insert(all.end(), given.begin(), given.end());
     all.insert(all.end(), launch.mpirun.begin(), launch.mpirun.end());
-    all.insert(all.end(), {"-n", "1"});
+    all.insert(all.end(), {"-n", std::to_string(kind_.ranks)});
   }
-  all.insert(all.end(), launch.tracer.begin(), launch.tracer.end());
+  if (kind_.ranks > 1 && !launch.tracer.empty()) {
+    // Only the first rank, which writes, is traced. mpirun's own way to say so, a second command
+    // behind a colon, makes that of Open MPI 5.0.7 crash.
+    std::string script = R"([ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] || exec "$0" "$@"; exec)";
+    for (const std::string& word : launch.tracer)
+      script += " " + quoted(word);
+    all.insert(all.end(), {"/bin/sh", "-c", script + R"( "$0" "$@")"});
+  } else {
+    all.insert(all.end(), launch.tracer.begin(), launch.tracer.end());
+  }
   all.insert(all.end(), program.begin(), program.end());
-  if (kind_.ranks > 1) {
-    // Only the first rank, which writes, is traced.
-    all.insert(all.end(), {":", "-n", std::to_string(kind_.ranks - 1)});
-    all.insert(all.end(), program.begin(), program.end());
-  }
   return all;
 }
 

@@ -1,3 +1,4 @@
+#include "apps/cli/shell_quote.h"
 #include "apps/data/tokens/token_source.h"
 #include "models/text/bpe/bpe_tokenizer.h"
 #include "tests/support/catch.h"
@@ -14,23 +15,22 @@ ProgramResult prepare(int ranks, const Arguments& arguments, const Arguments& fi
   const TempDir temporary;  // one for each job: they would make the same folder for mpirun
   Arguments all{"TMPDIR=" + temporary.path().string()};
   const std::string program = (fs::path(SLUICE_BIN_DIR) / "prepare_data").string();
-  const auto add = [&](int count, const Arguments& own) {
-    if (ranks > 1) all.insert(all.end(), {"-n", std::to_string(count)});
-    all.push_back(program);
-    all.insert(all.end(), own.begin(), own.end());
-  };
   if (ranks > 1) {
     const Arguments given = mpirun_flags();
     all.emplace_back(SLUICE_MPIRUN);
     all.insert(all.end(), given.begin(), given.end());
+    all.insert(all.end(), {"-n", std::to_string(ranks)});
   }
-  if (first.empty()) {
-    add(ranks, arguments);
-  } else {
-    add(1, first);
-    all.emplace_back(":");
-    add(ranks - 1, arguments);
+  if (!first.empty()) {
+    // mpirun's own way to say so, a second command behind a colon, makes that of Open MPI 5.0.7
+    // crash.
+    std::string script = R"([ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] && exec "$0")";
+    for (const std::string& word : first)
+      script += " " + quoted(word);
+    all.insert(all.end(), {"/bin/sh", "-c", script + R"(; exec "$0" "$@")"});
   }
+  all.push_back(program);
+  all.insert(all.end(), arguments.begin(), arguments.end());
   return RunningProgram("/usr/bin/env", all).finish(100);
 }
 
