@@ -65,8 +65,6 @@ TEST_CASE("a learning rate for another batch size is scaled by the ratio or its 
   CHECK(rate() == Approx(4e-4).epsilon(1e-12));
   options.optimizer.lr_batch = 256;
   CHECK(rate() == Approx(2.5e-5).epsilon(1e-12));
-  options.optimizer.lr_batch.reset();
-  CHECK_THAT(error_message(rate), Contains("--lr-batch"));
 }
 
 }  // namespace sluice::test::setup_test
