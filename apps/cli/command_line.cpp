@@ -111,9 +111,11 @@ CommandLine::CommandLine(const std::string& name, const std::string& description
   set_help_format(impl_->app);
   impl_->app.allow_extras(true);  // reported here, with the nearest name
   impl_->app.option_defaults()->always_capture_default();
-  impl_->app.set_help_flag("--help,-h", "Print this and exit");
-  impl_->app.set_version_flag("--version", name + " (Sluice) " + version(),
-                              "Print the version and exit");
+  // The group's usual name is another one from CLI11 2.5 on.
+  impl_->app.set_help_flag("--help,-h", "Print this and exit")->group("Options");
+  impl_->app
+      .set_version_flag("--version", name + " (Sluice) " + version(), "Print the version and exit")
+      ->group("Options");
 }
 
 CommandLine::~CommandLine() = default;

@@ -11,6 +11,28 @@ namespace {
 
 /// As CLI11 2.1 has it: --flag TYPE=DEFAULT, and beside it or below it what it does, in one line.
 struct HelpFormat : CLI::Formatter {
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
+    std::string usage = "Usage: " + name + " [OPTIONS]", positionals;
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_positional()) continue;
+      usage += " " + make_option_usage(option);
+      positionals += make_option(option, true);
+    }
+    std::string text = app->get_description() + "\n" + usage + "\n";
+    if (!positionals.empty()) text += "\nPositionals:\n" + positionals;
+    std::string groups;
+    for (const std::string& group : app->get_groups()) {
+      std::string options;
+      for (const CLI::Option* option : app->get_options())
+        if (option->get_group() == group && option->nonpositional())
+          options += make_option(option, false);
+      if (group.empty() || options.empty()) continue;
+      if (!groups.empty()) groups += "\n";
+      groups += "\n" + group + ":\n" + options;
+    }
+    return text + groups + "\n";
+  }
+
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
     std::string text;
@@ -24,30 +46,16 @@ struct HelpFormat : CLI::Formatter {
   std::string make_option(const CLI::Option* option, bool positional) const override {
     std::string line = "  " + make_option_name(option, positional) + make_option_opts(option);
     const std::size_t column = get_column_width();
-    const std::string what = make_option_desc(option);
-    if (what.empty()) return line + "\n";
     if (line.size() >= column) line += "\n" + std::string(column, ' ');
     line.resize(std::max(line.size(), column), ' ');
-    return line + what + "\n";
+    return line + option->get_description() + "\n";
   }
 };
-
-/// CLI11 2.5 and later break the lines of a description.
-template <class Format>
-void keep_lines_whole(Format& format) {
-  constexpr std::size_t wide = 10000;
-  if constexpr (requires { format.description_paragraph_width(wide); })
-    format.description_paragraph_width(wide);
-  if constexpr (requires { format.right_column_width(wide); }) format.right_column_width(wide);
-  format.label("OPTIONS", "Options");
-}
 
 }  // namespace
 
 void set_help_format(CLI::App& app) {
-  const auto format = std::make_shared<HelpFormat>();
-  keep_lines_whole(*format);
-  app.formatter(format);
+  app.formatter(std::make_shared<HelpFormat>());
 }
 
 }  // namespace sluice
