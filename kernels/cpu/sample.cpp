@@ -92,6 +92,7 @@ std::int32_t draw_of_candidates(const Row& row, double point, const SampleToken&
   }
   // Takes the fewest that reach top_p, and sorts at most a few times as many.
   std::vector<double> weights;
+  std::vector<std::size_t> order;
   double kept = 0;
   while (weights.size() < keys.size() &&
          (weights.empty() || kept < static_cast<double>(op.top_p) * total)) {
@@ -101,11 +102,10 @@ std::int32_t draw_of_candidates(const Row& row, double point, const SampleToken&
       sort_largest(std::span(keys).subspan(sorted), more);
       sorted += more;
     }
+    order.push_back(weights.size());
     weights.push_back(weight(keys[weights.size()]));
     kept += weights.back();
   }
-  std::vector<std::size_t> order(weights.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::sort(order, {}, [&](std::size_t i) { return token_of(keys[i]); });
   const double all = sum_of(weights);
   double sum = 0;

@@ -182,7 +182,8 @@ TEST_CASE("hooks fire once a pass, when the gradient is complete", "[autograd]")
     CHECK(std::is_permutation(order.begin() + 2, order.end(),
                               std::vector<std::string>{"w0", "shared"}.begin()));
     for (std::size_t i = 0; i < 4; ++i) {
-      const Tensor& leaf = order[i] == "shared" ? shared : weights[order[i].back() - '0'];
+      const Tensor& leaf =
+          order[i] == "shared" ? shared : weights[static_cast<std::size_t>(order[i].back() - '0')];
       CHECK(at_hook[i] == leaf.grad().to_host());
     }
   }

@@ -53,7 +53,7 @@ TEST_CASE_METHOD(SafetensorsTest, "written files are read back", "[io][safetenso
   std::string data;
   for (int i = 0; i < 24 + 8 + 5; ++i)
     data.push_back(static_cast<char>(i * 37));
-  const std::size_t piece = GENERATE(1, 5, 24, 37);
+  const std::size_t piece = GENERATE(1u, 5u, 24u, 37u);
 
   SafetensorsWriter writer(path, tensors, metadata);
   for (std::size_t start = 0; start < data.size(); start += piece)

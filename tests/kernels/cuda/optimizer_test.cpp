@@ -116,9 +116,9 @@ TEST_CASE("cuda: many runs of AdamW at once", "[cuda]") {
   // More than one launch has, and every second one with other moments. Only some begin and end
   // where four elements at a time can be accessed.
   constexpr std::int64_t lengths[] = {4, 1024, 1, 1025, 7, 4096, 256};
-  constexpr int runs = 130;
+  constexpr std::size_t runs = 130;
   std::int64_t count = 0;
-  for (int i = 0; i < runs; ++i)
+  for (std::size_t i = 0; i < runs; ++i)
     count += lengths[i % std::size(lengths)];
   Parity parity(devices);
   const auto master = parity.state("master", DType::f32, {count}, random_values(count, 1), none);
@@ -133,7 +133,7 @@ TEST_CASE("cuda: many runs of AdamW at once", "[cuda]") {
   parity.compare([=](const Parity::Views& at, Stream stream) {
     std::vector<AdamW> updates;
     std::int64_t begin = 0;
-    for (int i = 0; i < runs; ++i) {
+    for (std::size_t i = 0; i < runs; ++i) {
       const std::int64_t length = lengths[i % std::size(lengths)];
       const auto part = [&](Parity::Id id) { return part_of(at[id], begin, length); };
       updates.push_back({.master = part(master),

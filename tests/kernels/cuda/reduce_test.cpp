@@ -131,7 +131,7 @@ TEST_CASE("cuda: squared norms of many arrays at once", "[cuda]") {
   parity.compare([=](const Parity::Views& at, Stream stream) {
     std::vector<SquaredNorm> norms;
     for (int i = 0; i < arrays; ++i) {
-      const View& from = at[in[i % 2]];
+      const View& from = at[in[static_cast<std::size_t>(i % 2)]];
       const std::int64_t begin = i * each + i % 5, count = 1 + 37 * i % longest;
       norms.push_back(
           {.partial = {at[partial].address + std::size_t{32} * static_cast<std::size_t>(i),

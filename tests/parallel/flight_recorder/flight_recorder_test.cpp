@@ -172,7 +172,7 @@ TEST_CASE("a ring file tells a rank that ended with words from one without", "[f
 }
 
 TEST_CASE("a rank whose ring file somebody cuts goes on", "[flight_recorder][row18]") {
-  for (const std::uintmax_t bytes : {0, 100, 5000}) {
+  for (const std::uintmax_t bytes : {0u, 100u, 5000u}) {
     const TempDir folder;
     Child child([&] {
       FlightRecorder ring(folder.path(), 0, 1);
