@@ -2,6 +2,7 @@
 // compares them with the machine's limits. `bench_kernels calibrate` measures only the limits.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

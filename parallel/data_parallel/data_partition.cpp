@@ -1,6 +1,7 @@
 #include "parallel/data_parallel/data_partition.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <numeric>
