@@ -59,7 +59,7 @@ TEST_CASE("a text takes the planned bytes and has the same tokens from any place
       CHECK(plan.device <= allowed);
       CHECK(plan.host_blocks > blocks);
       // The token before has left one of three blocks in its place.
-      const std::uint64_t copies = plan.host_blocks == 3 ? 2 : plan.host_blocks;
+      const auto copies = static_cast<std::uint64_t>(plan.host_blocks == 3 ? 2 : plan.host_blocks);
       CHECK(plan.copied_per_token == copies * 12 * 64 * 64 * size_of(dtype));
       CHECK(generated(plan, static_cast<std::uint64_t>(plan.host_blocks) + 1) == expected);
       blocks = plan.host_blocks;
