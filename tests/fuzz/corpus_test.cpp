@@ -11,6 +11,8 @@
 namespace sluice::fuzz {
 namespace {
 
+using test::Contains;
+
 /// The most memory that this process has had so far.
 long peak_kib() {
   rusage usage{};
