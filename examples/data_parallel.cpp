@@ -72,7 +72,7 @@ int main() {
     train(world);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "data_parallel: error: %s\n", error.what());
-    world.leave();
+    world.leave(1);
     return 1;
   }
 }

@@ -75,7 +75,7 @@ std::vector<StatePrecision> precision_candidates(const TrainConfig& o, DType wor
 
 std::vector<std::int64_t> micro_batches(const TrainConfig& o, const RunSetup& setup, bool gpu) {
   if (o.batch.micro_batch || setup.pipeline) return {setup.trainer.micro_batch};
-  const std::int64_t share = o.sequences_of_replica();
+  const std::int64_t share = o.batch_share();
   // On the CPU it tries no larger micro-batches than the default: few sequences keep a CPU busy.
   const std::int64_t most = gpu ? share : setup.trainer.micro_batch;
   constexpr std::int64_t max_tokens = 1 << 16;

@@ -300,9 +300,8 @@ class Planner {
   /// A CPU gains little from larger chunks. Ranks with different parts of the model may have less
   /// memory left than the one that is counted.
   bool may_widen_head() const {
-    const Mesh mesh = options_.parallel.mesh();
-    const bool alike = !options_.parallel.pipelined() && mesh.tp == 1 &&
-                       (options_.parallel.zero == 0 || mesh.dp == 1);
+    const ParallelConfig& c = options_.parallel;
+    const bool alike = !c.pipelined() && c.tp == 1 && (c.zero == 0 || c.mesh().dp == 1);
     return profile_.gpu && !options_.memory.head_chunk && alike;
   }
 

@@ -56,7 +56,7 @@ StepTime UpdatePlacement::time_of(const MemoryChoice& choice, const StateMemory&
   const double resident =
       visiting + std::max(0.0, static_cast<double>(need.device) - parameters * width - gradients);
   return predict_step(setup_.config, choice,
-                      {.batch = options_.sequences_of_replica(),
+                      {.batch = options_.batch_share(),
                        .seq_len = setup_.trainer.seq_len,
                        .dtype = setup_.precision.dtype,
                        .resident_state = resident,

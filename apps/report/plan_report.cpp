@@ -254,9 +254,8 @@ void print_plan(const TrainConfig& o) {
   WholeRun run{.command = training_command(o, replicas * o.parallel.pp * o.parallel.tp,
                                            to_flags(planned.chosen.choice)),
                .steps = o.batch.steps,
-               .step_seconds = replicas > 1
-                                   ? predict_ranks(task, replicas, o.sequences_of_replica()).seconds
-                                   : planned.chosen.time.total(),
+               .step_seconds = replicas > 1 ? predict_ranks(task, replicas, o.batch_share()).seconds
+                                            : planned.chosen.time.total(),
                .rates = target.rates};
   if (target.setup.pipeline) {
     run.step_seconds = pipeline.seconds;

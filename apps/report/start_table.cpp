@@ -79,7 +79,7 @@ void print_start_table(const TrainConfig& options, const RunSetup& setup, const 
   if (mesh.size() > 1)
     row("ranks",
         fmt::format("{}: dp {} x pp {} x tp {}, {} sequences of each batch on each{}{}",
-                    mesh.size(), mesh.dp, mesh.pp, mesh.tp, options.sequences_of_replica(),
+                    mesh.size(), mesh.dp, mesh.pp, mesh.tp, options.batch_share(),
                     mesh.dp < mesh.size() ? " replica" : "", divided_by(options.parallel.zero)));
   const std::string device =
       setup.device == DeviceKind::cpu

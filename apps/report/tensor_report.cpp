@@ -30,7 +30,7 @@ std::vector<Figures> traffic_rows(const TrainConfig& o, const RunSetup& setup,
       .shards = shards,
       .dropout = setup.trainer.drops_attention(),
       .splits_backward = setup.pipeline && splits_backward(setup.pipeline->schedule)};
-  const std::int64_t micro_batches = o.sequences_of_replica() / choice.micro_batch;
+  const std::int64_t micro_batches = o.batch_share() / choice.micro_batch;
   const Stash stash = setup.pipeline ? setup.pipeline->stash : Stash::graph;
   const auto kind = [](const TensorTraffic::Kind& k) {
     return Json{{"operations", k.operations}, {"bytes", k.bytes}};

@@ -15,6 +15,15 @@
 
 namespace sluice {
 
+DropoutConfig dropout_of(const ModelConfig& model, const DecoderConfig& config) {
+  const auto chosen = [&](auto own, double read) {
+    return own.value_or(model.dropout.value_or(read));
+  };
+  return {.embedding = chosen(model.embedding_dropout, config.dropout.embedding),
+          .attention = chosen(model.attention_dropout, config.dropout.attention),
+          .residual = model.dropout.value_or(config.dropout.residual)};
+}
+
 namespace {
 
 void declare_pipeline(CommandLine& line, TrainConfig& o) {

@@ -11,6 +11,7 @@
 #include "apps/flags/no_effect.h"
 #include "apps/train/choices.h"
 #include "engine/ops/linear/mlp.h"
+#include "models/decoder/config.h"
 #include "optim/optimizer_config.h"
 #include "optim/space/state_layout.h"
 #include "parallel/parallel_config.h"
@@ -27,6 +28,9 @@ struct ModelConfig {
   std::optional<double> dropout;  ///< probability; none: as the model's config.json has it
   std::optional<double> attention_dropout, embedding_dropout;  ///< none: as `dropout`
 };
+
+/// Returns the probabilities of dropout: those of the flags, else of the model's config.json.
+DropoutConfig dropout_of(const ModelConfig& model, const DecoderConfig& config);
 
 struct BatchConfig {
   std::int64_t size = 16;  ///< sequences per update, of all ranks
@@ -112,7 +116,7 @@ struct TrainConfig {
   std::string asked;
 
   /// Returns how many sequences of an update each replica of the model computes.
-  std::int64_t sequences_of_replica() const { return batch.size / parallel.dp.value_or(1); }
+  std::int64_t batch_share() const { return batch.size / parallel.dp.value_or(1); }
 };
 
 void declare_config(CommandLine& line, TrainConfig& config);

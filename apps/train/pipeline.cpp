@@ -105,8 +105,7 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& o, const De
                      o.parallel.split),
          ErrorKind::usage);
   auto plan = std::make_shared<PipelinePlan>();
-  plan->schedule =
-      scheduled(o, config.n_layer, static_cast<int>(o.sequences_of_replica() / micro_batch));
+  plan->schedule = scheduled(o, config.n_layer, static_cast<int>(o.batch_share() / micro_batch));
   const bool add_messages = !has_messages(plan->schedule);
   if (add_messages) plan->schedule = lower(plan->schedule);
   try {

@@ -25,38 +25,39 @@ namespace {
 namespace fs = std::filesystem;
 
 void resolve_model(const TrainConfig& o, RunSetup& setup) {
+  const ModelConfig& model = o.model;
   DecoderConfig& config = setup.config;
-  if (o.model.name.empty()) {
-    config.n_layer = o.model.n_layer;
-    config.n_head = o.model.n_head;
-    config.n_embd = o.model.n_embd;
-    config.n_positions = o.model.context.value_or(128);
+  if (model.name.empty()) {
+    config.n_layer = model.n_layer;
+    config.n_head = model.n_head;
+    config.n_embd = model.n_embd;
+    config.n_positions = model.context.value_or(128);
     config.vocab_size = 0;  // set below from the tokenizer
-  } else if (const auto known = preset(o.model.name)) {
+  } else if (const auto known = preset(model.name)) {
     config = *known;
-    config.n_positions = o.model.context.value_or(config.n_positions);
-  } else if (fs::is_directory(o.model.name) || is_gguf_name(o.model.name)) {
-    require_model_folder(o.model.name);
-    setup.model_folder = o.model.name;
+    config.n_positions = model.context.value_or(config.n_positions);
+  } else if (fs::is_directory(model.name) || is_gguf_name(model.name)) {
+    require_model_folder(model.name);
+    setup.model_folder = model.name;
     config = read_config(setup.model_folder / "config.json");
-    shorten_context(config, o.model.context);
+    shorten_context(config, model.context);
   } else {
     const auto all = preset_names();
-    const auto near = nearest_names(o.model.name, {all.begin(), all.end()}, 3);
+    const auto near = nearest_names(model.name, {all.begin(), all.end()}, 3);
     fail(fmt::format("--model '{}' is neither a folder nor a published shape with random weights; "
                      "the nearest are {} (--help lists all)",
-                     excerpt(o.model.name), fmt::join(near, ", ")),
+                     excerpt(model.name), fmt::join(near, ", ")),
          ErrorKind::usage);
   }
-  const bool plain = o.model.bias && !o.model.activation;
+  const bool plain = model.bias && !model.activation;
   if (!plain && (!setup.model_folder.empty() || config.family != Family::gpt2))
     fail(fmt::format("{} is for a GPT-2 with random weights; --model {} decides it",
-                     o.model.bias ? "--activation" : "--bias", o.model.name),
+                     model.bias ? "--activation" : "--bias", model.name),
          ErrorKind::usage);
-  if (!o.model.bias) leave_out_biases(config);
-  config.activation = o.model.activation.value_or(config.activation);
+  if (!model.bias) leave_out_biases(config);
+  config.activation = model.activation.value_or(config.activation);
   resolve_adapters(o, config);
-  setup.trainer.dropout = dropout_of(o, config);
+  setup.trainer.dropout = dropout_of(model, config);
 }
 
 /// Returns the tokenizer from the first of these sources: --tokenizer-dir, the model's folder, the
@@ -329,15 +330,6 @@ void require_trace_apart(const TrainConfig& o, const DataFiles& data, const Data
 }
 
 }  // namespace
-
-DropoutConfig dropout_of(const TrainConfig& o, const DecoderConfig& config) {
-  const auto chosen = [&](auto own, double read) {
-    return own.value_or(o.model.dropout.value_or(read));
-  };
-  return {.embedding = chosen(o.model.embedding_dropout, config.dropout.embedding),
-          .attention = chosen(o.model.attention_dropout, config.dropout.attention),
-          .residual = o.model.dropout.value_or(config.dropout.residual)};
-}
 
 RunSetup resolve(const TrainConfig& o) {
   RunSetup setup;

@@ -53,9 +53,6 @@ RunSetup resolve(const TrainConfig& options);
 /// If it throws, `setup` must be resolved again with other options before it is used.
 void resolve_memory(const TrainConfig& options, RunSetup& setup);
 
-/// Returns the probabilities of dropout: those of the flags, else of the model's config.json.
-DropoutConfig dropout_of(const TrainConfig& options, const DecoderConfig& config);
-
 /// Returns the order in which the run reads its training data.
 SequenceSampler sampler_of(const TrainConfig& options, const RunSetup& setup);
 

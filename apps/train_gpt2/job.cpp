@@ -32,18 +32,16 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Returns how the ranks that were started divide the work.
-Mesh mesh_of(const TrainConfig& o, int size) {
-  const std::int64_t part = o.parallel.pp * o.parallel.tp;  // the ranks of a replica
-  const std::int64_t dp = o.parallel.dp.value_or(size % part == 0 ? size / part : 1);
+Mesh mesh_of(const ParallelConfig& c, int size) {
+  const std::int64_t part = c.pp * c.tp;  // the ranks of a replica
+  const std::int64_t dp = c.dp.value_or(size % part == 0 ? size / part : 1);
   const std::int64_t wanted = dp * part;
   if (wanted == size)
-    return {.dp = static_cast<int>(dp),
-            .pp = static_cast<int>(o.parallel.pp),
-            .tp = static_cast<int>(o.parallel.tp)};
+    return {.dp = static_cast<int>(dp), .pp = static_cast<int>(c.pp), .tp = static_cast<int>(c.tp)};
   std::vector<std::string> flags;
-  if (o.parallel.dp || part == 1) flags.push_back(fmt::format("--dp {}", dp));
-  if (o.parallel.pp > 1) flags.push_back(fmt::format("--pp {}", o.parallel.pp));
-  if (o.parallel.tp > 1) flags.push_back(fmt::format("--tp {}", o.parallel.tp));
+  if (c.dp || part == 1) flags.push_back(fmt::format("--dp {}", dp));
+  if (c.pp > 1) flags.push_back(fmt::format("--pp {}", c.pp));
+  if (c.tp > 1) flags.push_back(fmt::format("--tp {}", c.tp));
   const std::string product = fmt::format("{}", fmt::join(flags, " x "));
   if (size == 1)
     fail(fmt::format("{} needs {} ranks, and this process was started alone: scripts/launch -n {} "
@@ -52,7 +50,7 @@ Mesh mesh_of(const TrainConfig& o, int size) {
          ErrorKind::usage);
   if (part > 1)
     fail(fmt::format("{} needs {} ranks{}, but {} were started; start {} (-n {})", product, wanted,
-                     o.parallel.dp ? "" : ", or a multiple of them", size, wanted, wanted),
+                     c.dp ? "" : ", or a multiple of them", size, wanted, wanted),
          ErrorKind::usage);
   fail(fmt::format("--dp {} needs {} ranks, but {} were started; give --dp {} or start {} (-n {})",
                    dp, dp, size, size, dp, dp),
@@ -159,10 +157,10 @@ Job::Job(int argc, const char* const* argv)
   if (!world_.note().empty()) say_note(world_.note());
 }
 
-void Job::choose_folder(const TrainConfig& o, Communicator& local) {
-  folder_is_ours_ = o.parallel.rank_files.empty();
+void Job::choose_folder(const ParallelConfig& c, Communicator& local) {
+  folder_is_ours_ = c.rank_files.empty();
   const bool first_here = local.rank() == 0;
-  std::string mine = o.parallel.rank_files;
+  std::string mine = c.rank_files;
   if (folder_is_ours_ && first_here) mine = new_folder(local.size());
   folder_ = local.share_text(mine, 0, "rank files");
   if (folder_is_ours_) return;
@@ -200,25 +198,25 @@ void Job::end_launcher_if_needed() {
   }).detach();
 }
 
-void Job::start(TrainConfig& o) {
-  const Injection injection = parse_injection(o.parallel.inject);
-  mesh_ = mesh_of(o, size());
-  o.parallel.dp = mesh_.dp;
-  communication_ = {.timeout = o.parallel.collective_timeout,
-                    .checked = o.parallel.checked,
+void Job::start(MachineConfig& machine, ParallelConfig& c) {
+  const Injection injection = parse_injection(c.inject);
+  mesh_ = mesh_of(c, size());
+  c.dp = mesh_.dp;
+  communication_ = {.timeout = c.collective_timeout,
+                    .checked = c.checked,
                     .together = std::make_shared<Progress>()};
-  gpu_exchange_ = o.parallel.communication;
+  gpu_exchange_ = c.communication;
   // Signature checks stay on for now: --checked is itself an option in which ranks could differ.
   control_ = world_.communicator(
-      nullptr, {.timeout = o.parallel.collective_timeout, .together = communication_.together});
-  int threads = static_cast<int>(o.machine.threads);
+      nullptr, {.timeout = c.collective_timeout, .together = communication_.together});
+  int threads = static_cast<int>(machine.threads);
   if (size() > 1) {
     require_same_program(*control_);
     Communicator local(world_.local(), nullptr,
-                       {.name = "this host", .timeout = o.parallel.collective_timeout});
+                       {.name = "this host", .timeout = c.collective_timeout});
     gpu_ = take_gpu(local);
     if (threads == 0) threads = world_.cores();
-    choose_folder(o, local);
+    choose_folder(c, local);
     const auto say_error = [](const std::string& sentence) {
       fmt::print(stderr, "train_gpt2: error: {}\n", printable_line(sentence));
     };

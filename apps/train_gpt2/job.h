@@ -46,7 +46,7 @@ class Job {
 
   /// Checks --dp, --pp and --tp against the number of ranks, divides the cores among the ranks and
   /// begins to record what they do. Fills in the values that `options` leaves open.
-  void start(TrainConfig& options);
+  void start(MachineConfig& machine, ParallelConfig& parallel);
   Communicator& control() { return *control_; }
   /// Returns the replicas, stages and shards; call it after start().
   const Mesh& mesh() const { return mesh_; }
@@ -81,7 +81,7 @@ class Job {
   bool may_report(std::string& message, int exit_code);
 
  private:
-  void choose_folder(const TrainConfig& options, Communicator& local);
+  void choose_folder(const ParallelConfig& parallel, Communicator& local);
   std::vector<RankPlace> places(Communicator& local);
   /// Sees to it that the job ends on all hosts though the network may be down.
   void end_launcher_if_needed();

@@ -119,8 +119,7 @@ Session::Session(const TrainConfig& options, RunSetup setup, Job& job)
                              largest_exchanges(options, setup_, plan_.choice, job.mesh()))),
       saver_(output_ / "checkpoints", found_.keep, found_.saves, training_.copy),
       loader_(*setup_.data.train, sampler_of(options, setup_), options.batch.size,
-              setup_.trainer.seq_len, options.sequences_of_replica() * job.replica(),
-              options.sequences_of_replica()),
+              setup_.trainer.seq_len, options.batch_share() * job.replica(), options.batch_share()),
       decided_(decided_options(options, setup_, plan_.choice, output_, job.exchange())),
       identity_(run_identity(options, setup_)),
       bad_steps_(options.guard.max_bad_steps),
@@ -217,8 +216,7 @@ void Session::now(const std::string& doing) {
 
 void Session::train_until(std::int64_t last) {
   while (true) {
-    const auto wishes =
-        stop_->agree(job_.control(), !options_.checkpoint.no_save && cadence_.due_by_time());
+    const auto wishes = stop_->agree(job_.control(), cadence_.due_by_time());
     stopped_by_ = wishes.stop;
     if (step_ >= last || stopped_by_ != nullptr) return;
     if (wishes.save) save_now(step_);
@@ -394,7 +392,7 @@ void run_training(TrainConfig options, const std::string& resolved, Job& job) {
   if (options.log.quiet && options.log.verbose)
     fail("--quiet and --verbose ask for opposite things; give one of them", ErrorKind::usage);
   set_quiet(options.log.quiet);
-  job.start(options);
+  job.start(options.machine, options.parallel);
   job.require_equal_options(resolved);
   Session(options, resolve_with_split(options, job), job).run();
 }

@@ -16,7 +16,7 @@ StopRequest::StopRequest(bool saves)
 StopRequest::Decision StopRequest::agree(Communicator& ranks, bool time_to_save) const {
   const char* const here = signal_.received();
   // Rank 0 alone decides whether it is time to save.
-  const bool save = time_to_save && ranks.rank() == 0;
+  const bool save = saves_ && time_to_save && ranks.rank() == 0;
   const auto all = largest_of_each(ranks, {here != nullptr ? 1 : 0, save ? 1 : 0}, "stop");
   Decision decision{.save = all[1] == 1};
   if (all[0] == 1) decision.stop = here != nullptr ? here : "a signal to another rank";

@@ -98,7 +98,7 @@ bad_include(apps/train/x.cpp "#include \"apps/plan/cost/model.h\"\n"
             "1: apps/train/ must not include apps/plan/cost/model.h: apps/plan/cost/ is to its right")
 bad_include(apps/plan/cost/x.h "#include \"apps/plan/planner.h\"\n" "1: apps/plan/cost/ must not")
 bad_include(optim/space/x.h "#include \"optim/adamw.h\"\n" "1: optim/space/ must not")
-bad_include(parallel/x.cpp "int a;\n" " parallel/ is none of the rooms of parallel/")
+bad_include(parallel/misc/x.cpp "int a;\n" " parallel/misc/ is none of the rooms of parallel/")
 bad_include(apps/misc/x.cpp "int a;\n" " apps/misc/ is none of the rooms of apps/")
 foreach(heavy nlohmann/json.hpp CLI/CLI.hpp fmt/core.h catch2/catch.hpp nccl.h mpi.h dnnl.hpp oneapi/dnnl/dnnl.hpp)
   bad_include(apps/heavy.h "#pragma once\n#include <${heavy}>\n"

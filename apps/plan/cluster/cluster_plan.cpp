@@ -82,7 +82,7 @@ StepWork work_of(const ClusterTask& task, const ClusterCandidate& candidate, dou
           .streamed_state = streamed,
           .shards = {candidate.mesh.tp, joined.among_neighbours(candidate.mesh.tp, task.gpus),
                      task.options.parallel.sequence_parallel},
-          .dropout = dropout_of(task.options, task.config).attention > 0,
+          .dropout = dropout_of(task.options.model, task.config).attention > 0,
           .orthogonalizes = task.options.optimizer.kind == OptimizerKind::muon,
           .splits_backward = candidate.pipeline == ScheduleName::zero_bubble_h1};
 }
