@@ -26,7 +26,7 @@ class StopRequest {
     const char* stop = nullptr;  ///< the signal received by this rank or another; null: none
     bool save = false;
   };
-  /// All ranks call it. They save if rank 0 passes `time_to_save`.
+  /// All ranks call it. They save if rank 0 passes `time_to_save`, unless nothing is saved.
   Decision agree(Communicator& ranks, bool time_to_save) const;
 
  private:
