@@ -13,7 +13,7 @@ struct ResumeOption {
   std::string path{};  ///< a checkpoint or a run's folder
 };
 
-/// What a training saves and resumes from, as a user asks for it.
+/// The checkpoints that a training writes and resumes from, as a user asks for them.
 struct CheckpointConfig {
   std::string output;  ///< the run's folder; empty: runs/<time>
   ResumeOption resume{};

@@ -19,7 +19,7 @@ namespace sluice {
 /// Error (usage); for an unknown flag or key it names the one that is probably meant.
 class CommandLine {
  public:
-  /// What an option says something about, for a command that repeats a plan.
+  /// The subject of an option, by which a printed command repeats it or leaves it to the plan.
   enum class Role : std::uint8_t {
     training,
     memory,   ///< a plan of memory decides it

@@ -52,7 +52,7 @@ std::string name_of(const Precision& precision);
 /// The instructions with which a GPU computes 16-bit attention.
 enum class AttentionKernel : std::uint8_t { mma, tma };
 
-/// What computes, and how, as a user asks for it. None: what the machine has.
+/// The device and its precision, as a user asks for them. None: the best that the machine has.
 struct MachineConfig {
   std::optional<PrecisionName> precision;
   std::optional<DeviceKind> device;

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// What a training reads, as a user asks for it.
+/// The text or tokens that a training reads, as a user asks for them.
 struct DataConfig {
   std::vector<std::string> train;  ///< what find_data() reads; empty: the text that ships along
   std::vector<std::string> val;    ///< empty: a tenth of the training text

@@ -82,7 +82,7 @@ struct GuardConfig {
   std::int64_t window = 128;                  ///< updates that mean and deviation are taken of
 };
 
-/// What is planned for, and what a plan shows.
+/// The machine and network that a plan is made for, and the tables that it prints.
 struct PlanConfig {
   bool only = false;  ///< prints the plan and stops
   bool json = false, scaling = false;

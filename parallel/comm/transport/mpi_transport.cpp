@@ -164,7 +164,7 @@ class MpiMailbox final : public Mailbox {
   explicit MpiMailbox(MPI_Comm communicator) : communicator_(communicator) {
     MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
   }
-  /// What is being sent cannot be taken back: MPI may read it until the process ends.
+  /// A letter under way cannot be taken back: MPI may read it until the process ends.
   ~MpiMailbox() override {
     if (!sent_.empty()) static_cast<void>(new std::list<Sent>(std::move(sent_)));
   }
