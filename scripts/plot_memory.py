@@ -22,48 +22,47 @@ from pathlib import Path
 
 from own_files import PICTURE, checked_output, require_own, write, write_picture
 
-VANILLA = "--micro-batch {batch} --precision fp32 --recompute none --state-layout fp32"
+VANILLA = "--micro-batch {batch} --precision fp32 --placement resident:none --state-layout fp32"
 BF16 = "--precision bf16 --gradients fp32"
 TRICKS = [
     ("vanilla fp32", VANILLA),
-    ("accumulation", "--micro-batch 1 --precision fp32 --recompute none --state-layout fp32"),
-    ("recompute gelu+ln", "--micro-batch {batch} --precision fp32 --recompute gelu+ln"
+    ("accumulation", "--micro-batch 1 --precision fp32 --placement resident:none --state-layout fp32"),
+    ("recompute gelu+ln", "--micro-batch {batch} --precision fp32 --placement resident:gelu+ln"
                           " --state-layout fp32"),
-    ("recompute block", "--micro-batch {batch} --precision fp32 --recompute block"
+    ("recompute block", "--micro-batch {batch} --precision fp32 --placement resident:block"
                         " --state-layout fp32"),
-    ("Adafactor", "--micro-batch {batch} --precision fp32 --recompute none"
+    ("Adafactor", "--micro-batch {batch} --precision fp32 --placement resident:none"
                   " --optimizer adafactor"),
-    ("8-bit Adam", "--micro-batch {batch} --precision fp32 --recompute none --state-layout int8"),
-    ("bf16", f"--micro-batch {{batch}} --recompute none --state-layout fp32 {BF16}"),
-    ("bf16, split master", f"--micro-batch {{batch}} --recompute none --state-layout split {BF16}"),
-    ("bf16, bf16 m", f"--micro-batch {{batch}} --recompute none --state-layout bf16m {BF16}"),
-    ("bf16, bf16 m and v", f"--micro-batch {{batch}} --recompute none --state-layout bf16mv {BF16}"),
-    ("bf16, 8-bit Adam", f"--micro-batch {{batch}} --recompute none --state-layout int8 {BF16}"),
-    ("bf16, Adafactor", f"--micro-batch {{batch}} --recompute none --optimizer adafactor {BF16}"),
+    ("8-bit Adam", "--micro-batch {batch} --precision fp32 --placement resident:none --state-layout int8"),
+    ("bf16", f"--micro-batch {{batch}} --placement resident:none --state-layout fp32 {BF16}"),
+    ("bf16, split master", f"--micro-batch {{batch}} --placement resident:none --state-layout split {BF16}"),
+    ("bf16, bf16 m", f"--micro-batch {{batch}} --placement resident:none --state-layout bf16m {BF16}"),
+    ("bf16, bf16 m and v", f"--micro-batch {{batch}} --placement resident:none --state-layout bf16mv {BF16}"),
+    ("bf16, 8-bit Adam", f"--micro-batch {{batch}} --placement resident:none --state-layout int8 {BF16}"),
+    ("bf16, Adafactor", f"--micro-batch {{batch}} --placement resident:none --optimizer adafactor {BF16}"),
     ("bf16, 8-bit, accumulation, gelu+ln",
-     f"--micro-batch 1 --recompute gelu+ln --state-layout int8 {BF16}"),
-    ("all of it", "--micro-batch 1 --recompute block --state-layout int8 --precision bf16"
+     f"--micro-batch 1 --placement resident:gelu+ln --state-layout int8 {BF16}"),
+    ("all of it", "--micro-batch 1 --placement resident:block --state-layout int8 --precision bf16"
                   " --gradients bf16"),
 ]
 # "Efficient Training on a Single GPU" of Hugging Face's transformers 4.21 trains BERT-large on 512 sequences of 512
 # tokens, 4 at a time, on a V100, and gives what nvidia-smi says, in MiB, of which the context takes 1343. This is the
 # shape of that model as a GPT-2.
-GUIDE_SHAPE = ("--n-layer 24 --n-head 16 --n-embd 1024 --vocab-size 30522 --context 512 --device-profile a100"
-               " --offload off")
+GUIDE_SHAPE = ("--n-layer 24 --n-head 16 --n-embd 1024 --vocab-size 30522 --context 512 --device-profile a100")
 GUIDE_CONTEXT = 1343
-ALL = "--micro-batch 1 --recompute block"
+ALL = "--micro-batch 1 --placement resident:block"
 FP16 = "--precision fp16 --gradients fp32"
 GUIDE = [
     ("vanilla fp32", VANILLA, 14949),
-    ("accumulation", "--micro-batch 1 --precision fp32 --recompute none --state-layout fp32", 8681),
+    ("accumulation", "--micro-batch 1 --precision fp32 --placement resident:none --state-layout fp32", 8681),
     ("accumulation, checkpointing", f"{ALL} --precision fp32 --state-layout fp32", 6775),
-    ("fp16", f"--micro-batch {{batch}} --recompute none --state-layout fp32 {FP16}", 13939),
-    ("bf16", f"--micro-batch {{batch}} --recompute none --state-layout fp32 {BF16}", None),
+    ("fp16", f"--micro-batch {{batch}} --placement resident:none --state-layout fp32 {FP16}", 13939),
+    ("bf16", f"--micro-batch {{batch}} --placement resident:none --state-layout fp32 {BF16}", None),
     ("fp16, accumulation, checkpointing", f"{ALL} --state-layout fp32 {FP16}", 7275),
     ("bf16, accumulation, checkpointing", f"{ALL} --state-layout split {BF16}", None),
-    ("Adafactor", "--micro-batch {batch} --precision fp32 --recompute none --optimizer adafactor", 12295),
+    ("Adafactor", "--micro-batch {batch} --precision fp32 --placement resident:none --optimizer adafactor", 12295),
     ("fp16, accumulation, checkpointing, Adafactor", f"{ALL} --optimizer adafactor {FP16}", 4847),
-    ("8-bit Adam", "--micro-batch {batch} --precision fp32 --recompute none --state-layout int8", 13085),
+    ("8-bit Adam", "--micro-batch {batch} --precision fp32 --placement resident:none --state-layout int8", 13085),
     ("fp16, accumulation, checkpointing, 8-bit Adam", f"{ALL} --state-layout int8 {FP16}", 5363),
     ("the same with bf16 gradients", f"{ALL} --state-layout int8 --precision bf16 --gradients bf16", None),
 ]
@@ -159,7 +158,7 @@ def guide(options):
     for batch in (1, 2, 4, 8, 16, 32, 64):
         sizes = []
         for precision in ("--precision fp32", FP16):
-            text = f"--batch-size {batch} --micro-batch {batch} --recompute none --state-layout fp32 {precision}"
+            text = f"--batch-size {batch} --micro-batch {batch} --placement resident:none --state-layout fp32 {precision}"
             sizes.append(plan(options, [*shape, *shlex.split(text)])["bytes"] / 2**20)
         print(f"| {batch} | {sizes[0]:.0f} | {sizes[1]:.0f} | {sizes[1] / sizes[0]:.2f} |")
 

@@ -36,8 +36,8 @@ void require_made_with(const std::string& flag, const DataFiles& files, const To
 void require_streams_once(const DataFiles& data, const DataFiles& val, int ranks);
 
 struct Dataset {
-  std::unique_ptr<TokenSource> train;
-  std::unique_ptr<TokenSource> val;  ///< none: no validation
+  std::shared_ptr<TokenSource> train;
+  std::shared_ptr<TokenSource> val;  ///< none: no validation
   std::vector<std::string> notes;    ///< sentences about what was read and left out, if notable
 };
 

@@ -42,14 +42,22 @@ std::optional<RecordedChoice> expected_record(const TrainConfig& o) {
 
 ContinuedPlan plan_continued(const TrainConfig& o, RunSetup& setup, const DeviceProfile& profile,
                              const std::optional<RecordedChoice>& record) {
-  if (!record) return {.planned = plan_run(o, setup, profile)};
+  const auto planned_with = [&](const TrainConfig& options, std::string warning) {
+    ContinuedPlan plan{plan_run(options, setup, profile), o, std::move(warning)};
+    const MemoryChoice& choice = plan.planned.chosen.choice;
+    if (!choice.offloads_weights() || o.parallel.pipeline) return plan;
+    plan.options = as_layer_major(o, choice.micro_batch);
+    resolve_memory(plan.options, setup);
+    return plan;
+  };
+  if (!record) return planned_with(o, "");
   std::string warning;
   for (const bool micro_batch : {true, false}) {
     if (!micro_batch && o.batch.micro_batch) break;  // the retry would be identical
     const TrainConfig as_before = kept(o, *record, micro_batch);
     try {
       resolve_memory(as_before, setup);
-      return {.planned = plan_run(as_before, setup, profile), .warning = warning};
+      return planned_with(as_before, warning);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::usage) throw;
       if (!warning.empty()) continue;
@@ -60,7 +68,7 @@ ContinuedPlan plan_continued(const TrainConfig& o, RunSetup& setup, const Device
     }
   }
   resolve_memory(o, setup);
-  return {.planned = plan_run(o, setup, profile), .warning = warning};
+  return planned_with(o, warning);
 }
 
 }  // namespace sluice

@@ -14,6 +14,7 @@ std::optional<RecordedChoice> expected_record(const TrainConfig& options);
 
 struct ContinuedPlan {
   Planned planned;
+  TrainConfig options;    ///< with the pipeline that the plan needs
   std::string warning{};  ///< why parts of the record were dropped; "" if none were
 };
 

@@ -36,17 +36,15 @@ std::size_t MemoryCounter::gradients(const MemoryChoice& choice) {
 }
 
 MemoryBytes MemoryCounter::transient(const MemoryChoice& choice) {
-  const auto [entry, unknown] = transients_.try_emplace(
-      {choice.micro_batch, choice.host_blocks, to_string(choice.recompute)});
+  const auto [entry, unknown] =
+      transients_.try_emplace({choice.micro_batch, to_string(choice.placement)});
   if (!unknown) return entry->second;
   MemoryBytes& most = entry->second;
   for (const int rank : ranks_) {
     // The planner counts what it chooses by these again, with two updates.
     const MemoryPlan all = plan_memory(options_, setup_, choice, workspace_, {mesh_, rank}, 1);
     // Recomputing does not change what is held between updates.
-    MemoryChoice bare = choice;
-    std::ranges::fill(bare.recompute, Recompute::none);
-    const MemoryPlan& before = held(bare, rank);
+    const MemoryPlan& before = held(without_recompute(choice), rank);
     most.device = std::max(most.device, all.high_water - before.high_water);
     most.host = std::max(most.host, all.host - before.host);
   }

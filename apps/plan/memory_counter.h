@@ -3,7 +3,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,7 +49,7 @@ class MemoryCounter {
   const std::size_t workspace_;
   Mesh mesh_;
   std::span<const int> ranks_;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::string>, MemoryBytes> transients_;
+  std::map<std::pair<std::int64_t, std::string>, MemoryBytes> transients_;
   std::map<std::pair<std::string, int>, MemoryPlan> held_;  ///< by flags and rank
 };
 

@@ -88,20 +88,30 @@ std::vector<std::int64_t> micro_batches(const TrainConfig& o, const RunSetup& se
   return sizes;
 }
 
-std::vector<std::vector<Recompute>> recompute_lists(const TrainConfig& o, std::int64_t layers,
-                                                    bool inputs_on_host) {
-  if (o.memory.recompute) return {parse_recompute(*o.memory.recompute, layers)};
-  constexpr auto& modes = recompute_modes;
-  static_assert(modes.back() == Recompute::block_on_host);
-  std::vector<std::vector<Recompute>> lists{
-      std::vector(static_cast<std::size_t>(layers), Recompute::none)};
-  for (std::size_t mode = 1; mode < modes.size() - (inputs_on_host ? 0 : 1); ++mode)
-    for (std::int64_t more = 1; more <= layers; ++more) {
-      auto list = std::vector(static_cast<std::size_t>(layers), modes[mode - 1]);
-      std::fill_n(list.begin(), more, modes[mode]);
-      lists.push_back(std::move(list));
-    }
-  return lists;
+std::vector<PlanEntry> plan_entries(bool gpu, bool inputs_on_host, bool recompute_given) {
+  using enum Recompute;
+  constexpr std::int64_t k = 1024, most = 64 * k;
+  const Recompute block_far = inputs_on_host ? block_on_host : block;
+  if (!gpu) {  // few tokens keep a CPU busy
+    if (recompute_given) return {{none, 1, most}};
+    return {{none, 1, most},
+            {gelu, 1, most},
+            {gelu_ln, 1, most},
+            {block, 1, 1, true},
+            {block, 1, most}};
+  }
+  if (recompute_given)
+    return {{none, 8 * k, most},
+            {none, 4 * k, 8 * k - 1},
+            {none, 2 * k, 4 * k - 1},
+            {none, 1, 2 * k - 1}};
+  return {{none, 8 * k, most},         {gelu, 8 * k, most},
+          {gelu_ln, 8 * k, most},      {none, 4 * k, 8 * k - 1},
+          {gelu, 4 * k, 8 * k - 1},    {gelu_ln, 4 * k, 8 * k - 1},
+          {none, 2 * k, 4 * k - 1},    {gelu_ln, 2 * k, 4 * k - 1},
+          {gelu_ln, 1, 2 * k - 1},     {block, 4 * k, 8 * k - 1, true},
+          {block, 1, 4 * k - 1, true}, {block_far, 4 * k, most},
+          {block_far, 1, 4 * k - 1}};
 }
 
 std::vector<Staging> stagings(const TrainConfig& o, bool streams) {

@@ -27,10 +27,16 @@ std::vector<StatePrecision> precision_candidates(const TrainConfig& options, DTy
 std::vector<std::int64_t> micro_batches(const TrainConfig& options, const RunSetup& setup,
                                         bool gpu);
 
-/// Returns lists of modes by layer: one mode for all layers, or the next stronger mode for the
-/// first ones. `inputs_on_host`: block_on_host is allowed.
-std::vector<std::vector<Recompute>> recompute_lists(const TrainConfig& options, std::int64_t layers,
-                                                    bool inputs_on_host);
+/// An entry of the planner's list: what blocks recompute, and the tokens of a micro-batch.
+struct PlanEntry {
+  Recompute recompute;
+  std::int64_t least, most;  ///< tokens of a micro-batch
+  bool few = false;          ///< only as many blocks as must recompute this, the others gelu_ln
+};
+
+/// Returns the entries to try: all of the list, or those that differ if `recompute_given`.
+/// `inputs_on_host`: block_on_host is allowed.
+std::vector<PlanEntry> plan_entries(bool gpu, bool inputs_on_host, bool recompute_given);
 
 /// Returns the stagings to try, the default first. Returns only the default unless `streams`.
 std::vector<Staging> stagings(const TrainConfig& options, bool streams);

@@ -8,6 +8,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
+#include "apps/plan/memory_flags.h"
 #include "apps/plan/planner.h"
 #include "kernels/base/error.h"
 #include "models/decoder/shard.h"
@@ -38,7 +39,7 @@ std::string adapters_that_fit(const TrainConfig& options, const RunSetup& setup,
                               const DeviceProfile& profile) {
   // A model with random weights has nothing to adapt; of a published shape there are weights.
   if (options.model.name.empty() || options.parallel.sequence_parallel ||
-      options.memory.cpu_tables || options.memory.host_blocks.value_or(0) > 0)
+      options.parallel.layer_major())
     return {};
   LoraConfig lora = setup.config.lora;
   std::vector<std::pair<LoraConfig, const char*>> choices;
@@ -85,25 +86,18 @@ void refuse_plan(const TrainConfig& options, const RunSetup& setup, const Memory
         "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
         device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
   const bool divided = options.parallel.zero > 0 && options.parallel.dp.value_or(1) > 1;
-  const bool could =
-      device_over > 0 && host_over == 0 && profile.gpu && setup.config.lora.rank == 0;
-  if (could && !options.parallel.pipelined())
-    text += fmt::format(
-        "; with --pipeline layer-major{} weights and gradients can rest in host memory too",
-        divided ? " and without --zero" : "");
-  if (could && options.parallel.layer_major() && divided)
-    text += "; without --zero weights and gradients can rest in host memory too";
+  if (device_over > 0 && host_over == 0 && profile.gpu && setup.config.lora.rank == 0 && divided)
+    text += "; without --zero weights and gradients can be in host memory too";
   // A pipeline's micro-batch is not searched for.
   if (options.parallel.pipelined() && !options.batch.micro_batch && nearest.micro_batch > 1)
     text += fmt::format("; a --micro-batch smaller than {} takes less", nearest.micro_batch);
   const bool state_could_leave =
-      options.memory.state_home.empty() && options.memory.offload != Offload::off &&
-      options.optimizer.kind != OptimizerKind::adafactor && !options.machine.cuda_graph;
+      options.memory.state_home.empty() && can_offload_state(options, profile);
   const std::size_t over = profile.gpu ? host_over : device_over;
   const std::size_t state = profile.gpu ? memory.visiting_state + memory.cpu_state
                                         : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];
   if (state_could_leave && over > 0 && over <= state)
-    text += "; with --state-home optimizer state can rest on a disk";
+    text += "; with --state-home optimizer state can be on a disk";
   text += adapters_that_fit(options, setup, profile);
   if (!elsewhere.empty()) text += "; in the budget as it is: " + elsewhere;
   fail(text, ErrorKind::usage);

@@ -17,16 +17,14 @@ struct MemoryBytes {
 
 /// Bytes held between updates, as a function of how many of the lowest blocks keep their state on
 /// the device. The function is linear from none to all but one of the blocks, so three plans (none,
-/// one, all) determine it. Two more plans give `staging` (host bytes, if the CPU updates blocks),
-/// `ring` (device bytes, while any state is streamed), `speculation` (device bytes) and `backup`
-/// (host bytes per speculative block).
+/// one, all) determine it. One more plan gives `staging` (host bytes, if the CPU updates blocks)
+/// and `ring` (device bytes, while any state is streamed).
 struct StateMemory {
   MemoryBytes none, one, all;
   std::size_t gradients = 0;  ///< device bytes in each of these, if ranks shard gradients
-  std::size_t staging = 0, ring = 0, speculation = 0, backup = 0;
+  std::size_t staging = 0, ring = 0;
 
-  MemoryBytes bytes_for(std::int64_t resident, std::int64_t by_cpu, std::int64_t speculative,
-                        std::int64_t layers) const {
+  MemoryBytes bytes_for(std::int64_t resident, std::int64_t by_cpu, std::int64_t layers) const {
     if (resident >= layers) return all;
     const auto r = static_cast<std::size_t>(resident);
     // A rank of several may keep less of the other blocks than of the lowest.
@@ -36,8 +34,6 @@ struct StateMemory {
     MemoryBytes need{none.device + r * (one.device - none.device), without(none.host, one.host),
                      without(none.file, one.file)};
     if (by_cpu > 0) need.host += staging;
-    if (speculative > 0) need.device += speculation;
-    need.host += static_cast<std::size_t>(speculative) * backup;
     if (by_cpu == layers - resident) need.device -= ring;
     return need;
   }

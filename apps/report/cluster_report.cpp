@@ -18,9 +18,10 @@ std::string schedule_of(const ClusterCandidate& way) {
 }
 
 std::string state_place_of(const MemoryChoice& choice, bool gpu) {
-  if (!choice.streams()) return gpu ? "GPU" : "CPU";
-  if (choice.resident_blocks == 0) return "host";
-  return fmt::format("{} of {}", choice.resident_blocks, choice.recompute.size());
+  const std::int64_t resident = choice.count(Residency::device);
+  if (!choice.offloads_state()) return gpu ? "GPU" : "CPU";
+  if (resident == 0) return "host";
+  return fmt::format("{} of {}", resident, choice.layers());
 }
 
 /// The division of the work and its memory.
@@ -41,10 +42,11 @@ Figures division(const ClusterTask& task, const ClusterCandidate& way) {
       {"pipeline", way.pipeline ? name_in(pipelines, *way.pipeline) : ""},
       {"virtual_stages", way.virtual_stages},
       {"", schedule_of(way), {"schedule"}},
-      {"recompute", to_string(choice.recompute), {"recompute"}},
+      {"placement", to_string(choice.placement)},
+      {"", recompute_text(choice.placement), {"recompute"}},
       {"state_layout", name_of(choice.layout)},
       {"gradients", choice.narrow_gradients ? "bf16" : "fp32"},
-      {"resident_blocks", choice.resident_blocks},
+      {"resident_blocks", choice.count(Residency::device)},
       {"", state_place_of(choice, gpu), {"state on", 10}},
       {"flags", to_flags(way, task.options)},
       {"device_bytes", memory.high_water, {gpu ? "GiB a GPU" : "GiB a CPU", 9, "{:.3f}", in_gib}},

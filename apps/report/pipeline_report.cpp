@@ -185,33 +185,31 @@ void report_weights(const TrainConfig& o, const RunSetup& setup, const DevicePro
        .shards = shards,
        .dropout = setup.trainer.drops_attention()},
       inputs, shared, summing);
-  MemoryChoice plain = choice;
-  std::ranges::fill(plain.recompute, Recompute::none);
-  const PartTime once = predict_part(setup.config, {0, setup.config.n_layer}, plain,
-                                     {.batch = choice.micro_batch,
-                                      .seq_len = setup.trainer.seq_len,
-                                      .dtype = setup.precision.dtype,
-                                      .shards = shards,
-                                      .dropout = setup.trainer.drops_attention()},
-                                     profile);
+  const PartTime once =
+      predict_part(setup.config, {0, setup.config.n_layer}, without_recompute(choice),
+                   {.batch = choice.micro_batch,
+                    .seq_len = setup.trainer.seq_len,
+                    .dtype = setup.precision.dtype,
+                    .shards = shards,
+                    .dropout = setup.trainer.drops_attention()},
+                   profile);
   const double passes = (once.forward + once.backward) *
                         static_cast<double>(o.batch.size / replicas / choice.micro_batch);
   const double computing = made.seconds;
   made.seconds += streaming.stall;
   made.report.row(
-      "weights",
-      fmt::format("{} of {} blocks rest in host memory: {} to the GPU and {} back a step",
-                  choice.host_blocks, setup.config.n_layer,
-                  format_bytes(static_cast<std::uint64_t>(streaming.to_device)),
-                  format_bytes(static_cast<std::uint64_t>(streaming.to_host))));
+      "weights", fmt::format("{} of {} blocks are in host memory: {} to the GPU and {} back a step",
+                             choice.count(Residency::host), setup.config.n_layer,
+                             format_bytes(static_cast<std::uint64_t>(streaming.to_device)),
+                             format_bytes(static_cast<std::uint64_t>(streaming.to_host))));
   if (replicas > 1)
     made.report.row(
         "", fmt::format("replicas sum the gradients of a block in {:.4g} s", summing.seconds));
   made.report.row(
       "", fmt::format("the CPU updates {} in {:.4g} s; {:.4g} s of copies and updates are "
                       "not hidden",
-                      choice.cpu_tables ? "them, embeddings and head" : "them", streaming.update,
-                      streaming.stall));
+                      choice.placement.offload_embeddings ? "them, embeddings and head" : "them",
+                      streaming.update, streaming.stall));
   made.report.row(
       "",
       fmt::format("{:.2f} of the speed of plain forward and backward passes, {:.2f} with the "
@@ -239,16 +237,16 @@ PipelineReport report_pipeline(const TrainConfig& o, const RunSetup& setup,
   const Mesh mesh = o.parallel.mesh();
   PipelineReport made{.costs = costs_of(plan, setup, profile, interconnect, choice,
                                         shards_of(o.planning, o.parallel, profile))};
-  Report& report = made.report;
+  const std::string shape = to_string(o.parallel.schedule());
+  Report report;
   report.row("pipeline",
              fmt::format("{}: {} stages on {} ranks, {} micro-batches; proved to run to its end\n",
-                         to_string(o.parallel.schedule()), schedule.stages, mesh.pp * mesh.tp,
-                         schedule.micro_batches),
-             {{"schedule", to_string(o.parallel.schedule())}});
+                         shape, schedule.stages, mesh.pp * mesh.tp, schedule.micro_batches),
+             {{"schedule", shape}});
   if (mesh.tp > 1)
     report.text += fmt::format(
         "rows are those of the first of {} ranks that divide each stage's matrices\n\n", mesh.tp);
-  if (!plan.layer_major) report.text += to_grid(schedule);
+  report.text += to_grid(schedule);
   report.table("stages", stage_rows(plan, setup.config, made.costs, mesh));
   report.table("ranks", rank_rows(o, setup, profile, interconnect, choice));
   report.figures += {{"micro_batches", schedule.micro_batches}};
@@ -296,7 +294,15 @@ PipelineReport report_pipeline(const TrainConfig& o, const RunSetup& setup,
                 {"messages", bubble.communication},
                 {"predicted", simulation.bubble()}}},
               {"compute_seconds", simulation.makespan}});
-  if (choice.host_blocks > 0) report_weights(o, setup, profile, interconnect, chosen, made);
+  // In a layer-major pipeline each block is a stage of the one rank, like all others.
+  if (plan.layer_major)
+    made.report.row("layer-major", fmt::format("{} micro-batches go through one block after the "
+                                               "other: {:.4g} s forward and backward",
+                                               schedule.micro_batches, simulation.makespan));
+  else
+    made.report.text += report.text;
+  made.report.figures += report.figures;
+  if (choice.offloads_weights()) report_weights(o, setup, profile, interconnect, chosen, made);
   return made;
 }
 

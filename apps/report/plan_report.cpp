@@ -120,19 +120,15 @@ std::string time_line(const StepTime& t, const TrainConfig& o, const RunSetup& s
 
 /// Names the blocks whose state or inputs leave the device, and those whose gradients do.
 std::string streaming_line(const MemoryChoice& choice, const StepTime& time, std::int64_t layers) {
-  const std::int64_t visiting = choice.streamed_blocks();
+  const std::int64_t staged = choice.streamed_blocks(), by_cpu = choice.count(Residency::cpu);
   std::vector<std::string> parts;
-  if (visiting > 0)
+  if (const std::int64_t early = choice.count(Residency::speculative); staged > 0)
     parts.push_back(fmt::format(
-        "state of {}{}", visiting,
-        choice.speculative_blocks > 0
-            ? fmt::format(" ({} updated under the backward pass)", choice.speculative_blocks)
-            : std::string()));
-  if (choice.cpu_blocks > 0)
-    parts.push_back(fmt::format("gradients of {} (updated by the CPU)", choice.cpu_blocks));
-  if (choice.rests_inputs())
-    parts.push_back(fmt::format("inputs of {}",
-                                std::ranges::count(choice.recompute, Recompute::block_on_host)));
+        "state of {}{}", staged,
+        early > 0 ? fmt::format(" ({} updated during the backward pass)", early) : std::string()));
+  if (by_cpu > 0) parts.push_back(fmt::format("gradients of {} (updated by the CPU)", by_cpu));
+  if (choice.offloads_inputs())
+    parts.push_back(fmt::format("inputs of {}", choice.placement.count(Recompute::block_on_host)));
   return fmt::format("{} each way a step: {} of {} blocks", format_bytes(time.bytes_each_way),
                      fmt::join(parts, ", "), layers);
 }
@@ -189,7 +185,7 @@ Report plan_report(const TrainConfig& o, const RunSetup& setup, const DeviceProf
   bytes_row("allowed", budgets.device_allowed);
   if (profile.gpu) {
     report.text += "host memory\n";
-    bytes_row(fmt::format("state{}{}", choice.rests_inputs() ? ", inputs" : "",
+    bytes_row(fmt::format("state{}{}", choice.offloads_inputs() ? ", inputs" : "",
                           o.checkpoint.async_save ? ", checkpoint" : ""),
               memory.host);
     if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
@@ -212,7 +208,7 @@ Report plan_report(const TrainConfig& o, const RunSetup& setup, const DeviceProf
   if (!o.memory.state_home.empty())
     report.row("state file", state_file_text(o.memory.state_home, memory.file,
                                              o.parallel.mesh().size() > 1 ? " of rank 0" : ""));
-  if (profile.gpu && (choice.streams() || choice.rests_inputs()))
+  if (profile.gpu && (choice.offloads_state() || choice.offloads_inputs()))
     report.row("streaming", streaming_line(choice, time, setup.config.n_layer));
   if (timed) report.row("predicted", time_line(time, o, setup));
   Json others = Json::array();
@@ -237,13 +233,13 @@ void divide_host_memory(const TrainConfig& o, DeviceProfile& profile) {
     profile.host_memory /= static_cast<std::size_t>(ranks_of_node(o.planning, o.parallel));
 }
 
-void print_plan(const TrainConfig& o) {
-  require_ranks(o);
-  Target target = find_target(o);
-  require_effects(o, target.setup);
-  divide_host_memory(o, target.profile);
-  const auto [planned, warning] =
-      plan_continued(o, target.setup, target.profile, expected_record(o));
+void print_plan(const TrainConfig& asked) {
+  require_ranks(asked);
+  Target target = find_target(asked);
+  require_effects(asked, target.setup);
+  divide_host_memory(asked, target.profile);
+  const auto [planned, o, warning] =
+      plan_continued(asked, target.setup, target.profile, expected_record(asked));
   if (!warning.empty()) target.note += (target.note.empty() ? "" : "; ") + warning;
   const ScalingTask task = scaling_task(o, target.setup, target.profile, planned.chosen);
   PipelineReport pipeline;
@@ -284,19 +280,11 @@ void print_cluster_plan(const TrainConfig& o, const GivenAxes& given) {
     fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks",
                      o.parallel.pipeline->file),
          ErrorKind::usage);
-  if (o.memory.cpu_blocks.value_or(0) > 0)
-    fail("--gpus gives CPUs no share of the updates; --cpu-blocks is for one way",
-         ErrorKind::usage);
   if (!o.memory.state_home.empty())
     fail("--gpus gives CPUs no share of the updates; --state-home is for one way",
          ErrorKind::usage);
-  if (o.memory.speculative_blocks != 0)
-    fail("--gpus looks at many ranks; --speculative-blocks is for one", ErrorKind::usage);
-  if (o.parallel.layer_major() || o.memory.host_blocks || o.memory.cpu_tables)
-    fail(fmt::format("--gpus does not try {}; plan it with --dp and --tp",
-                     o.parallel.layer_major() ? "--pipeline layer-major"
-                     : o.memory.host_blocks   ? "--host-blocks"
-                                              : "--cpu-tables"),
+  if (o.parallel.layer_major())
+    fail("--gpus does not try --pipeline layer-major; plan it with --dp and --tp",
          ErrorKind::usage);
   if (o.machine.cuda_graph)
     fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
@@ -306,6 +294,13 @@ void print_cluster_plan(const TrainConfig& o, const GivenAxes& given) {
   require_data_made_for(o);
   alone.data.train.clear();
   Target target = find_target(alone);
+  const auto placement = parse_placement(o.memory.placement, target.setup.config.n_layer);
+  for (const Residency one : {Residency::speculative, Residency::cpu, Residency::host})
+    if (placement.count(one) > 0)
+      fail(fmt::format("--gpus does not try {}, which --placement {} has; plan it with --dp and "
+                       "--tp",
+                       name_of(one), o.memory.placement),
+           ErrorKind::usage);
   require_effects(o, target.setup);
   if (!target.profile.gpu && o.planning.probe.empty())
     target.note = fmt::format(

@@ -98,7 +98,8 @@ ScalingTask scaling_task(const TrainConfig& o, const RunSetup& setup, const Devi
   // Counts all state on one rank; the rows of the table divide what the ranks of a job share.
   const Mesh replica{.pp = static_cast<int>(o.parallel.pp), .tp = static_cast<int>(o.parallel.tp)};
   MemoryChoice once = chosen.choice;  // without second copies of any state
-  once.speculative_blocks = 0;
+  for (Placement& block : once.placement.blocks)
+    if (block.residency == Residency::speculative) block.residency = Residency::streamed;
   const MemoryPlan held = plan_state(o, setup, once, profile.workspace, {replica});
   // Subtracts weights and gradients like the planner, so that one rank's time equals the plan's.
   const auto parameters = static_cast<double>(parameters_of_shard(setup.config, o.parallel.tp));

@@ -43,9 +43,6 @@ void require_alone(const TrainConfig& o) {
   const std::string flag = asked_by(o);
   if (o.parallel.sequence_parallel)
     refuse(fmt::format("{} cannot go with --sequence-parallel: adapters read all tokens", flag));
-  if (o.memory.host_blocks.value_or(0) > 0 || o.memory.cpu_tables)
-    refuse(fmt::format("{} cannot go with {}: weights that are not trained stay on the GPU", flag,
-                       o.memory.cpu_tables ? "--cpu-tables" : "--host-blocks"));
 }
 
 }  // namespace

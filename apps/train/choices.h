@@ -24,10 +24,6 @@ inline constexpr Choices<OptimizerKind, 5> optimizers{{{"adamw", OptimizerKind::
 inline constexpr Choices<MuonScale, 2> muon_scales{
     {{"shape", MuonScale::shape}, {"rms", MuonScale::rms}}};
 
-/// Which optimizer state is in host memory: none, or that of all blocks.
-enum class Offload : std::uint8_t { off, all };
-inline constexpr Choices<Offload, 2> offloads{{{"off", Offload::off}, {"all", Offload::all}}};
-
 inline constexpr Choices<AttentionKernel, 2> attention_kernels{
     {{"mma", AttentionKernel::mma}, {"tma", AttentionKernel::tma}}};
 

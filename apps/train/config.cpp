@@ -193,39 +193,17 @@ void declare_config(CommandLine& line, TrainConfig& o) {
            "Tokens whose logits exist at a time; default: 1024, on a GPU up to 8192 if they fit", 1,
            std::int64_t{1} << 30);
   line.role(Role::memory);
-  line.add_or_auto("--recompute", o.memory.recompute,
-                   "none, gelu, gelu+ln, block, block+host; or of the first layers, then the rest: "
-                   "block*12,gelu+ln");
+  line.add_parsed(
+      "--placement",
+      "Where each block's weights, gradients and optimizer state are, and what it recomputes: "
+      "auto, "
+      "or for instance resident:gelu*20,offload-optimizer:gelu",
+      [&o](const std::string& text) { o.memory.placement = text == "auto" ? "" : text; },
+      [&o] { return o.memory.placement.empty() ? "auto" : o.memory.placement; }, "auto");
   line.add_choice("--state-layout", o.memory.state_layout,
                   "How master weights and moments are stored", state_layouts);
   line.add_choice("--gradients", o.memory.gradients,
                   "Dtype in which matrices' gradients are summed", gradient_types);
-  line.add_choice(
-      "--offload", o.memory.offload,
-      "Optimizer state in host memory (with --state-home: on a disk): what does not fit, none, or "
-      "all blocks'",
-      offloads);
-  line.add(
-      "--resident-blocks", o.memory.resident_blocks,
-      "Blocks, from the lowest, whose state stays on the GPU (with --state-home also: in the CPU's "
-      "memory); default: as many as fit");
-  line.add("--cpu-blocks", o.memory.cpu_blocks,
-           "Blocks, from the highest, whose state the CPU updates in host memory; default: as many "
-           "as save time");
-  line.add("--host-blocks", o.memory.host_blocks,
-           "Blocks, from the highest, whose weights and gradients rest in host memory with their "
-           "state and visit the GPU, with --pipeline layer-major; default: as few as fit");
-  line.add(
-      "--cpu-tables", o.memory.cpu_tables,
-      "The CPU updates the embeddings and the vocabulary head too, and their state rests in "
-      "host memory, beside --host-blocks; default: if nothing else fits, unless --host-blocks is "
-      "given");
-  line.add_or_auto(
-      "--speculative-blocks", o.memory.speculative_blocks,
-      "Blocks at most, from the highest whose state visits the GPU, updated under the backward "
-      "pass already, and again in steps that clip; auto: as many as save time. Takes a second copy "
-      "of their state in host memory",
-      0);
   line.add("--stream-chunk", o.memory.stream_chunk,
            "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
            std::int64_t{1} << 30);

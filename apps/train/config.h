@@ -49,15 +49,11 @@ struct AdapterConfig {
 /// The memory that a run may take, and what fixes parts of its plan. None: the plan decides.
 struct MemoryConfig {
   std::optional<std::size_t> gpu, host;  ///< bytes; none: what the machine has
-  std::optional<std::string> recompute;  ///< what parse_recompute() reads
+  std::string placement;                 ///< see parse_placement(); empty: auto
   std::optional<StateLayout> state_layout;
   std::optional<DType> gradients;
-  std::optional<Offload> offload;
   std::optional<std::int64_t> head_chunk;
-  std::optional<std::int64_t> speculative_blocks = 0;
-  std::optional<std::int64_t> resident_blocks, cpu_blocks, host_blocks;
   std::optional<std::int64_t> stream_chunk, staging_chunks;
-  bool cpu_tables = false;
   std::string state_home;  ///< a folder on a disk; empty: no state is offloaded to one
 };
 

@@ -75,6 +75,12 @@ std::vector<DecoderPart> PipelinePlan::parts_of(int rank) const {
   return mine;
 }
 
+TrainConfig as_layer_major(TrainConfig o, std::int64_t micro_batch) {
+  o.parallel.pipeline = {.name = ScheduleName::layer_major};
+  o.batch.micro_batch = micro_batch;
+  return o;
+}
+
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& o, const DecoderConfig& config,
                                                   std::int64_t micro_batch, DeviceKind device) {
   if (!o.parallel.pipelined()) {

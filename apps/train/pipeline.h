@@ -29,6 +29,10 @@ struct PipelinePlan {
   std::vector<DecoderPart> parts_of(int rank) const;
 };
 
+/// Returns the settings of a run that computes all micro-batches, of `micro_batch` sequences each,
+/// block by block, so that weights can be offloaded.
+TrainConfig as_layer_major(TrainConfig options, std::int64_t micro_batch);
+
 /// Returns none if the options ask for no pipeline. Throws Error (usage) unless the schedule is
 /// proved to run to its end.
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& options,

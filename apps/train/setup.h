@@ -24,7 +24,7 @@ struct RunSetup {
   Precision precision;
   std::filesystem::path model_folder;    ///< empty: random weights
   std::uint32_t base_checksum = 0;       ///< of the weights beside adapters; only runs take it
-  std::unique_ptr<Tokenizer> tokenizer;  ///< null: token data of unknown origin
+  std::shared_ptr<Tokenizer> tokenizer;  ///< null: token data of unknown origin
   bool can_sample = true;                ///< there is a tokenizer, or none was looked for yet
   std::string data_name;                 ///< for messages
   Dataset data;
@@ -36,13 +36,12 @@ struct RunSetup {
 
   /// Returns what a plan of memory needs: the setup without data, texts and layouts.
   RunSetup without_data() const {
-    RunSetup copy;
-    copy.config = config;
-    copy.device = device;
-    copy.precision = precision;
-    copy.schedule = schedule;
-    copy.trainer = trainer;
-    copy.pipeline = pipeline;
+    RunSetup copy = *this;
+    copy.data = {};
+    copy.tokenizer = nullptr;
+    copy.can_sample = true;
+    copy.layouts = std::make_shared<ModelLayouts>();
+    copy.bucket_plans = std::make_shared<BucketPlans>();
     return copy;
   }
 };

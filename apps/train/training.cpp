@@ -20,11 +20,11 @@ SpaceOptions space_options(const TrainConfig& o, const MemoryChoice& choice,
   SpaceOptions options{.layout = choice.layout,
                        .narrow_gradients = choice.narrow_gradients,
                        .chunk = choice.staging.chunk,
-                       .cpu_tables = choice.cpu_tables,
+                       .cpu_tables = choice.placement.offload_embeddings,
                        .host = host,
                        .whole_tensors = takes_whole_tensors(o.optimizer.kind)};
   options.residency.resize(Decoder::section_of(0), Residency::device);
-  std::ranges::copy(residency_of(choice), std::back_inserter(options.residency));
+  std::ranges::copy(choice.placement.residency(), std::back_inserter(options.residency));
   return options;
 }
 
@@ -209,7 +209,9 @@ std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainConfig& o
   RunSetup whole = setup.without_data();
   whole.pipeline = nullptr;
   MemoryChoice on_device = choice;  // without a pipeline, no weights stream
-  on_device.resident_blocks += std::exchange(on_device.host_blocks, 0);
+  on_device.placement.offload_embeddings = false;
+  for (Placement& block : on_device.placement.blocks)
+    if (block.residency == Residency::host) block.residency = Residency::device;
   const DevicePtr device = make_meta_device(0, 0);
   Training training(without_copy, whole, on_device, device, make_host_memory(device, 0));
   const CheckpointFiles files = lay_out(training.checkpoint());
@@ -275,18 +277,18 @@ Training::Training(const TrainConfig& options, const RunSetup& setup, const Memo
       pipeline(make_pipeline(model, space, ranks, options, setup, choice, host)),
       trainer(model, space, parallel, setup.schedule, trainer_options(setup, choice),
               {.pipeline = pipeline.get(), .tensor = tensor.get()}) {
-  if (choice.rests_inputs()) {
+  if (choice.offloads_inputs()) {
     check(!plan, "a pipeline has several micro-batches under way");
     block_inputs.emplace(device, host.pinned);
     trainer.set_block_inputs(&*block_inputs);
   }
-  model.set_recompute(choice.recompute, block_inputs ? &*block_inputs : nullptr);
+  model.set_recompute(choice.placement.recompute(), block_inputs ? &*block_inputs : nullptr);
   if (WeightRing* const ring = optimizer->weight_ring(); ring != nullptr) {
     check(plan && plan->layer_major && !space.options().zero(),
           "weights stream where a layer serves all micro-batches and ranks share no state");
     trainer.set_weight_ring(ring);
   }
-  if (choice.speculative_blocks > 0) {
+  if (choice.count(Residency::speculative) > 0) {
     check(ranks.control->size() == 1, "gradients of several ranks are final after backward alone");
     speculation.emplace(space, *optimizer);
     trainer.set_speculation(&*speculation);

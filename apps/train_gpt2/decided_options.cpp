@@ -8,30 +8,18 @@ namespace {
 namespace fs = std::filesystem;
 
 void decide_memory(TrainConfig& o, const MemoryChoice& choice) {
-  const bool streams = choice.streams();
   o.batch.micro_batch = choice.micro_batch;
   o.memory.head_chunk = choice.head_chunk;
-  o.memory.recompute = to_string(choice.recompute);
+  o.memory.placement = to_string(choice.placement);
   o.memory.state_layout = choice.layout;
   o.memory.gradients = choice.narrow_gradients ? DType::bf16 : DType::f32;
-  o.memory.offload.reset();
-  if (!streams) o.memory.offload = Offload::off;
-  o.memory.speculative_blocks = choice.speculative_blocks;
-  o.memory.resident_blocks.reset();
-  o.memory.cpu_blocks.reset();
-  o.memory.host_blocks.reset();
-  if (o.parallel.layer_major()) o.memory.host_blocks = choice.host_blocks;
-  o.memory.cpu_tables = choice.cpu_tables;
   o.memory.stream_chunk.reset();
   o.memory.staging_chunks.reset();
-  if (streams) {
-    o.memory.resident_blocks = choice.resident_blocks;
-    o.memory.cpu_blocks = choice.cpu_blocks;
-    o.memory.staging_chunks = choice.staging.places;
-  }
+  if (choice.offloads_state()) o.memory.staging_chunks = choice.staging.places;
   // The chunk size matters even if nothing streams, since sizes are rounded up to it.
-  if (streams || choice.staging.chunk != Staging().chunk)
+  if (choice.offloads_state() || choice.staging.chunk != Staging().chunk)
     o.memory.stream_chunk = choice.staging.chunk;
+  if (choice.offloads_weights()) o.parallel.pipeline = {.name = ScheduleName::layer_major};
 }
 
 void decide_model(TrainConfig& o, const RunSetup& setup) {

@@ -76,13 +76,13 @@ std::shared_ptr<FileMemory> open_file(const std::string& folder, const MemoryPla
 
 }  // namespace
 
-Plan plan_here(const TrainConfig& options, RunSetup& setup, Resumption& found, Job& job,
+Plan plan_here(const TrainConfig& asked, RunSetup& setup, Resumption& found, Job& job,
                std::size_t communication) {
   DeviceProfile profile = profile_at_hand(setup.device, setup.precision, communication);
   const std::string least = agree(profile, job);
-  require_budgets(options.memory, profile, least);
-  auto [planned, warning] = plan_continued(
-      options, setup, profile,
+  require_budgets(asked.memory, profile, least);
+  auto [planned, options, warning] = plan_continued(
+      asked, setup, profile,
       found.checkpoint.empty() ? std::nullopt : recorded_choice(found.checkpoint, found.manifest));
   if (!warning.empty()) found.warn(warning);
   Plan& plan = planned.chosen;
@@ -104,7 +104,7 @@ Plan plan_here(const TrainConfig& options, RunSetup& setup, Resumption& found, J
   if (*most > 0) {
     const auto rank = static_cast<int>(most - all.begin());
     fail(fmt::format("ranks have different parts of the model or of its state: {} needs {} bytes "
-                     "more than allowed; give it more, a smaller --micro-batch or --recompute",
+                     "more than allowed; give it more, or a smaller --micro-batch",
                      job.control().share_text(job.place(), rank, "place"), *most),
          ErrorKind::usage);
   }
@@ -146,19 +146,15 @@ HostMemory open_host(const TrainConfig& options, const RunSetup& setup, Communic
   if (!refused) return host;
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
-  const std::int64_t away =
-      setup.config.n_layer - plan.choice.resident_blocks - plan.choice.host_blocks;
-  const bool speculated = plan.choice.speculative_blocks > 0;
-  std::int64_t visiting = options.memory.cpu_blocks ? 0 : away - plan.choice.cpu_blocks;
-  while (refused && (visiting > 0 || plan.choice.speculative_blocks > 0)) {
+  const std::int64_t staged_at_first = plan.choice.streamed_blocks();
+  const bool asked = !options.memory.placement.empty();
+  std::int64_t staged = asked ? 0 : staged_at_first;
+  while (refused && staged > 0) {
     Plan other = plan;
-    // Gives up speculation first, which keeps a second copy of state; then halves the streamed
-    // blocks.
-    if (plan.choice.speculative_blocks == 0) {
-      visiting /= 2;
-      other.choice.cpu_blocks = away - visiting;
-    }
-    other.choice.speculative_blocks = 0;
+    // The CPU updates the higher half of the blocks whose state was pinned.
+    staged /= 2;
+    for (std::int64_t left = staged; Placement & block : other.choice.placement.blocks)
+      if (block.residency == Residency::streamed && left-- <= 0) block.residency = Residency::cpu;
     other.memory = plan_memory(options, setup, other.choice, device->runtime().workspace_bytes(),
                                {options.parallel.mesh(), ranks.rank()});
     // Blocks that the CPU updates need staging buffers for gradients and weights in host memory.
@@ -169,11 +165,10 @@ HostMemory open_host(const TrainConfig& options, const RunSetup& setup, Communic
     plan = std::move(other);
   }
   std::string text = warning;
-  if (speculated && plan.choice.speculative_blocks == 0)
-    text += "; no update begins under the backward pass";
-  if (!options.memory.cpu_blocks && plan.choice.cpu_blocks > 0)
-    text += fmt::format("; the CPU updates the state of {} of {} blocks where it rests",
-                        plan.choice.cpu_blocks, away);
+  const std::int64_t by_cpu = plan.choice.count(Residency::cpu);
+  if (!asked && by_cpu > 0)
+    text += fmt::format("; the CPU updates the state of {} of {} blocks", by_cpu,
+                        by_cpu + plan.choice.streamed_blocks());
   if (refused)
     text += fmt::format("; {}copies from and to {} will make the host wait",
                         host.pinned_bytes > 0

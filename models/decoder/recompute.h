@@ -1,10 +1,8 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <string>
+#include <optional>
 #include <string_view>
-#include <vector>
 
 namespace sluice {
 
@@ -21,11 +19,9 @@ enum class Recompute {
 inline constexpr std::array recompute_modes{Recompute::none, Recompute::gelu, Recompute::gelu_ln,
                                             Recompute::block, Recompute::block_on_host};
 
-/// Parses the modes of all layers: "none", "gelu", "gelu+ln", "block", "block+host", or a list such
-/// as "block*12,gelu+ln" (the first 12 layers, then all that are left). Throws Error (usage).
-std::vector<Recompute> parse_recompute(const std::string& text, std::int64_t n_layer);
-/// Returns the shortest text that parse_recompute() reads as these modes.
-std::string to_string(const std::vector<Recompute>& per_layer);
+/// Returns none, gelu, gelu+ln, block or block+host.
+std::string_view name_of(Recompute mode);
+std::optional<Recompute> recompute_named(std::string_view name);
 
 /// Returns true if everything but the block's input is recomputed.
 constexpr bool recomputes_block(Recompute mode) {

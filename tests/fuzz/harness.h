@@ -50,7 +50,7 @@ void read_options_file(Bytes input);
 void read_rank_records(Bytes input);
 /// Reads 'j' and a file of plan --save-probe, or 'n' and the name of a card.
 void read_device_profile(Bytes input);
-/// Reads a flag's value that is a list. 'r': --recompute, 'p': --pipeline-split, 'i': --inject,
+/// Reads a flag's value that is a list. 'r': --placement, 'p': --pipeline-split, 'i': --inject,
 /// 't': generate's --tokens; 's': --save-every, a number and its unit.
 void read_lists(Bytes input);
 

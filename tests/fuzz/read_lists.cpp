@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include "apps/checkpoint/save_cadence.h"
+#include "models/decoder/placement.h"
 #include "models/decoder/parallelize.h"
-#include "models/decoder/recompute.h"
 #include "models/text/tokenizer.h"
 #include "parallel/flight_recorder/injection.h"
 #include "tests/fuzz/harness.h"
@@ -14,10 +14,16 @@ namespace {
 constexpr std::int64_t layers = 12;
 constexpr int stages = 4;
 
-void read_modes(const std::string& text) {
-  const auto modes = parse_recompute(text, layers);
-  require(modes.size() == layers, "not a mode for each layer");
-  require(parse_recompute(to_string(modes), layers) == modes, "modes differ once written");
+void read_placement(const std::string& text) {
+  const PlacementRequest read = parse_placement(text, layers);
+  if (!read.residency || !read.recompute) return;
+  ModelPlacement placement{.offload_embeddings = read.offload_embeddings};
+  placement.set_residency(*read.residency);
+  placement.set_recompute(*read.recompute);
+  const PlacementRequest again = parse_placement(to_string(placement), layers);
+  require(again.residency == read.residency && again.recompute == read.recompute &&
+              again.offload_embeddings == read.offload_embeddings,
+          "a placement differs once written");
 }
 
 void read_split(const std::string& text) {
@@ -86,7 +92,7 @@ void read_lists(Bytes input) {
     case 's':
       return read_cadence(text);
     default:
-      return read_modes(text);
+      return read_placement(text);
   }
 }
 

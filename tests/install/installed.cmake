@@ -64,10 +64,10 @@ expect("generate +Continues text" ${prefix}/bin/sluice --help)
 expect("next +sluice generate" ${prefix}/bin/sluice train_gpt2 --steps 2 --n-layer 1 --n-embd 16
        --n-head 2 --context 16 --val-every 0 --sample-tokens 0 --output run)
 expect("^a" ${prefix}/bin/sluice generate --model run/model --prompt a --max-tokens 3)
-expect("--offload --offload-" bash -c "source '${prefix}/share/bash-completion/completions/sluice'
-PATH='${prefix}/bin':$PATH COMP_WORDS=(sluice plan --offl) COMP_CWORD=2
+expect("--overlap --overlap-" bash -c "source '${prefix}/share/bash-completion/completions/sluice'
+PATH='${prefix}/bin':$PATH COMP_WORDS=(sluice plan --overl) COMP_CWORD=2
 _sluice
-echo \"\${COMPREPLY[@]}\" --offload-")
+echo \"\${COMPREPLY[@]}\" --overlap-")
 
 # build_examples(FOLDER ARGUMENTS...): warnings of the headers are errors.
 function(build_examples folder)

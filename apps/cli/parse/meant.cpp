@@ -19,6 +19,9 @@ constexpr const char* counted_in_steps =
     "training is counted in steps: an epoch is the tokens of the data / the tokens of a batch";
 constexpr const char* accumulated =
     "the gradients of --batch-size / --micro-batch micro-batches are added up before each update";
+constexpr const char* placed =
+    "it says for each block where weights and optimizer state are, who updates them and what is "
+    "recomputed";
 constexpr const char* by_launch = "one process a GPU: scripts/launch -n N, or mpirun -n N";
 
 // If a name is in several rows, the first row whose flag the program has wins.
@@ -96,8 +99,11 @@ constexpr Meaning meanings[] = {
     {"gpus-per-node", "--ranks-per-node"},
     {"memory mem vram gpu-mem max-memory", "--gpu-memory"},
     {"memory mem ram cpu-memory host-mem", "--host-memory"},
-    {"gradient-checkpointing activation-checkpointing checkpoint-activations", "--recompute block"},
-    {"offload-optimizer cpu-offload", "--offload"},
+    {"gradient-checkpointing activation-checkpointing checkpoint-activations recompute",
+     "--placement auto:block", placed},
+    {"offload-optimizer cpu-offload offload resident-blocks cpu-blocks host-blocks cpu-tables "
+     "speculative-blocks",
+     "--placement", placed},
     {"zero-stage zero1 zero-1 distributed-optimizer", "--zero 1"},
     {"zero2 zero-2 fsdp", "--zero 2"},
     {"tensor-parallel tensor-parallel-size tensor-model-parallel-size model-parallel", "--tp"},

@@ -75,9 +75,8 @@ double weights_and_gradients(const ClusterTask& task, const ClusterCandidate& ca
 
 void add_time(const ClusterTask& task, ClusterCandidate& candidate, const TrainConfig& o,
               const RunSetup& setup) {
-  MemoryChoice bare = candidate.choice;
+  MemoryChoice bare = without_recompute(candidate.choice);
   bare.micro_batch = 1;
-  std::ranges::fill(bare.recompute, Recompute::none);
   const Mesh replica{.pp = candidate.mesh.pp, .tp = candidate.mesh.tp};
   const MemoryPlan held = plan_state(o, setup, bare, task.profile.workspace, {replica});
   // As in the planner, state is what is held permanently, less weights and gradients.
@@ -119,10 +118,11 @@ std::size_t least_excess(const ClusterTask& task, const ClusterCandidate& candid
 }
 
 ClusterFit fit_candidate(const ClusterTask& task, ClusterCandidate candidate) {
-  TrainConfig o = options_of(task, candidate, few_micro_batches(candidate));
-  o.memory.cpu_blocks = 0;  // with many GPUs in a host, each has few CPU cores
+  const TrainConfig o = options_of(task, candidate, few_micro_batches(candidate));
   const RunSetup setup = setup_of(task, o);
-  const Attempt attempt = try_plan(o, setup, task.profile, counted_ranks(candidate.mesh, o));
+  DeviceProfile profile = task.profile;
+  profile.host_rate = 0;  // with many GPUs in a host, each has few CPU cores
+  const Attempt attempt = try_plan(o, setup, profile, counted_ranks(candidate.mesh, o));
   if (!attempt.plan) {
     candidate.choice = attempt.nearest;
     return {.candidate = std::move(candidate), .excess = attempt.excess};

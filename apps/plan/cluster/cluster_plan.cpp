@@ -187,15 +187,14 @@ std::vector<ClusterCandidate> candidates_of(const ClusterTask& task, const Mesh&
       if (mesh.pp > 1 && (count > max_micro_batches || each * mesh.pp * count > max_forwards))
         continue;
       for (const std::int64_t zero : zeros)
-        candidates.push_back(
-            {.mesh = mesh,
-             .zero = zero,
-             .micro_batches = count,
-             .pipeline = schedule,
-             .virtual_stages = each,
-             .choice = {.micro_batch = rows,
-                        .recompute = std::vector(static_cast<std::size_t>(layers), Recompute::none),
-                        .resident_blocks = layers}});
+        candidates.push_back({.mesh = mesh,
+                              .zero = zero,
+                              .micro_batches = count,
+                              .pipeline = schedule,
+                              .virtual_stages = each,
+                              .choice = {.micro_batch = rows,
+                                         .placement = {.blocks = std::vector<Placement>(
+                                                           static_cast<std::size_t>(layers))}}});
     }
   return candidates;
 }

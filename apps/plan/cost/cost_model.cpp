@@ -42,8 +42,8 @@ double recompute_of(Recompute mode, const PassTimes& pass) {
 struct CpuShare {
   CpuShare(const ShardSize& size, const MemoryChoice& choice, const StepWork& work,
            const DeviceProfile& profile)
-      : blocks(static_cast<double>(choice.cpu_blocks)) {
-    if (choice.cpu_blocks == 0) return;
+      : blocks(static_cast<double>(choice.count(Residency::cpu))) {
+    if (blocks == 0) return;
     const double parameters = work.share * blocks * static_cast<double>(size.block);
     const auto width = static_cast<double>(size_of(work.dtype));
     const double gradient = choice.gradient_bytes();
@@ -73,9 +73,9 @@ struct CpuShare {
 /// Cost of the blocks whose updates begin during the backward pass.
 struct Speculation {
   Speculation(const ShardSize& size, const MemoryChoice& choice, const StepWork& work)
-      : blocks(static_cast<double>(choice.speculative_blocks)), top_blocks(blocks) {
-    if (choice.speculative_blocks == 0) return;
-    top_blocks += static_cast<double>(choice.cpu_blocks);
+      : blocks(static_cast<double>(choice.count(Residency::speculative))), top_blocks(blocks) {
+    if (blocks == 0) return;
+    top_blocks += static_cast<double>(choice.count(Residency::cpu));
     state = work.streamed_state * blocks / static_cast<double>(choice.streamed_blocks());
     saved = work.share * blocks * static_cast<double>(size.block) *
             static_cast<double>(size_of(work.dtype));
@@ -162,8 +162,8 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
       (micro_batches - 1) * parameters * 2 * choice.gradient_bytes() / profile.memory_rate;
   time.backward += micro_batches * head_accumulation(config, choice, work, profile);
 
-  for (const Recompute mode : choice.recompute)
-    time.recompute += micro_batches * recompute_of(mode, pass);
+  for (const Placement& block : choice.placement.blocks)
+    time.recompute += micro_batches * recompute_of(block.recompute, pass);
 
   const TensorWait wait = wait_of(config, {0, config.n_layer}, choice, work, pass);
   time.tensor = micro_batches * (wait.forward + wait.backward);
@@ -175,8 +175,7 @@ StepTime predict_step(const DecoderConfig& config, const MemoryChoice& choice, c
   const ShardSize size(config, work.shards.ranks);
   const CpuShare cpu(size, choice, work, profile);
   // Block inputs are copied to and from the host; the passes of one block hide each copy.
-  const auto resting =
-      static_cast<double>(std::ranges::count(choice.recompute, Recompute::block_on_host));
+  const auto resting = static_cast<double>(choice.placement.count(Recompute::block_on_host));
   const double input = rows * embedding * width, block = pass.layer_forward;
   const double inputs = micro_batches * resting * input;
   const Speculation early(size, choice, work);
@@ -214,7 +213,8 @@ PartTime predict_part(const DecoderConfig& config, const DecoderPart& part,
   time.backward = layers * pass.layer_backward + (predicts ? pass.head_backward : 0) +
                   (part.first == 0 ? pass.embedding_backward : 0);
   for (auto layer = part.first; layer < part.last; ++layer)
-    time.backward += recompute_of(choice.recompute[static_cast<std::size_t>(layer)], pass);
+    time.backward +=
+        recompute_of(choice.placement.blocks[static_cast<std::size_t>(layer)].recompute, pass);
   // Accumulated gradients are read and written; those of a table that only embeds are a few rows.
   const ShardSize size(config, work.shards.ranks);
   std::int64_t parameters = (part.last - part.first) * size.block;

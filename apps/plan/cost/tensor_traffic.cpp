@@ -77,9 +77,10 @@ TensorTraffic tensor_traffic(const DecoderConfig& config, const DecoderPart& par
   const std::int64_t blocks = part.last - part.first, tokens = task.rows * task.seq_len;
   // A stage that stashes only its input runs forward twice, but the last stage only once.
   const bool twice = task.stash == Stash::input && !predicts;
+  const auto& all_blocks = choice.placement.blocks;
   const std::int64_t recomputed =
-      std::count_if(choice.recompute.begin() + part.first, choice.recompute.begin() + part.last,
-                    &recomputes_block);
+      std::count_if(all_blocks.begin() + part.first, all_blocks.begin() + part.last,
+                    [](const Placement& block) { return recomputes_block(block.recompute); });
 
   const auto of = [&](std::int64_t operations, std::int64_t elements, DType dtype) {
     const std::int64_t all = operations * task.micro_batches;

@@ -29,7 +29,7 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
                                          const StepWork& work, const StashedInputs& inputs,
                                          const DeviceProfile& profile, const BlockSum& summing) {
   WeightStreaming step;
-  const auto blocks = static_cast<double>(choice.host_blocks);
+  const auto blocks = static_cast<double>(choice.count(Residency::host));
   if (blocks == 0) return step;
   const double micro_batches =
       static_cast<double>(work.batch) / static_cast<double>(choice.micro_batch);
@@ -47,7 +47,7 @@ WeightStreaming predict_weight_streaming(const DecoderConfig& config, const Memo
   const double rate = profile.host_rate > 0 ? profile.host_rate : slow;
   const auto table = [&](std::int64_t elements) {
     const auto here = static_cast<double>(elements) / static_cast<double>(work.shards.ranks);
-    return TableUpdate(choice.cpu_tables ? here : 0, choice, work, rate, profile);
+    return TableUpdate(choice.placement.offload_embeddings ? here : 0, choice, work, rate, profile);
   };
   const TableUpdate embeddings = table(config.embedding_parameters());
   const TableUpdate head = table(config.tied ? 0 : config.vocab_size * config.n_embd);

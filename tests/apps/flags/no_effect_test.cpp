@@ -36,7 +36,7 @@ const std::string train_everywhere =
     "--optimizer --lr --lr-batch --warmup-steps --lr-schedule --weight-decay --grad-clip "
     "--dropout --attention-dropout --embedding-dropout --lora-rank --adapter "
     // Machine and memory
-    "--precision --device --threads --host-memory --recompute --head-chunk --state-layout "
+    "--precision --device --threads --host-memory --placement --head-chunk --state-layout "
     "--state-home --stream-chunk "
     // Ranks: with one they have nothing to do, so that a command works for any number
     "--dp --pp --tp --pipeline --zero --bucket-size --communication --overlap --check-replicas "
@@ -90,12 +90,7 @@ const std::vector<Row> train_rows = {
     {"--cuda-graph", "--data text.txt", "leave it out"},
     {"--gpu-memory 1GiB", "--data text.txt", "computes on the CPU"},
     {"--gradients bf16", "--data text.txt", "needs --precision bf16"},
-    {"--offload all", "--data text.txt", "computes on the CPU"},
-    {"--resident-blocks 1", "--data text.txt", "computes on the CPU"},
-    {"--cpu-blocks 1", "--data text.txt", "computes on the CPU"},
-    {"--host-blocks 1", "--data text.txt", "computes on the CPU"},
-    {"--cpu-tables", "--data text.txt", "computes on the CPU"},
-    {"--speculative-blocks 1", "--data text.txt", "computes on the CPU"},
+    {"--placement offload-state", "--data text.txt", "computes on the CPU"},
     {"--staging-chunks 2", "--data text.txt", "--state-home"},
     {"--sequence-parallel", "--data text.txt", "give --tp too"},
     {"--virtual-stages 2", "--data text.txt", "give --pp or --pipeline"},

@@ -46,9 +46,8 @@ TEST_CASE("a flag is written as it can be read again", "[options]") {
                         {"--state-layout", "auto", ""},
                         {"--micro-batch", "3", "3"},
                         {"--micro-batch", "auto", ""},
-                        {"--speculative-blocks", "0", "0"},
-                        {"--recompute", "block*2,none", "\"block*2,none\""},
-                        {"--recompute", "auto", ""},
+                        {"--placement", "auto:block*2,auto:none", "\"auto:block*2,auto:none\""},
+                        {"--placement", "auto", "\"auto\""},
                         {"--save-every", "10min", "\"10min\""},
                         {"--save-every", "auto", ""},
                         {"--gpu-memory", "1024MiB", "\"1GiB\""},
@@ -73,12 +72,12 @@ TEST_CASE("auto is no value", "[options]") {
   CHECK_FALSE(usual.parallel.pipeline);
   CHECK(usual.checkpoint.resume.from == ResumeOption::From::newest);
   const TrainConfig o = Parsed({"--precision", "auto", "--micro-batch", "auto", "--save-every",
-                                "auto", "--recompute", "auto", "--resume", "auto"})
+                                "auto", "--placement", "auto", "--resume", "auto"})
                             .options;
   CHECK_FALSE(o.machine.precision);
   CHECK_FALSE(o.batch.micro_batch);
   CHECK_FALSE(o.checkpoint.save_every);
-  CHECK_FALSE(o.memory.recompute);
+  CHECK(o.memory.placement.empty());
   CHECK_FALSE(o.parallel.pipeline);
   CHECK(o.checkpoint.resume.from == ResumeOption::From::newest);
 }
@@ -111,13 +110,11 @@ TEST_CASE("sizes and counts have their least value", "[options]") {
   CHECK(Parsed({"--max-stash", "1KiB"}).options.parallel.max_stash == 1u << 10);
   CHECK(Parsed({"--bucket-size", "4KiB"}).options.parallel.bucket_size == 4u << 10);
   CHECK(Parsed({"--micro-batch", "1"}).options.batch.micro_batch == 1);
-  CHECK(Parsed({"--speculative-blocks", "0"}).options.memory.speculative_blocks == 0);
   require_refused("--gpu-memory", "1023KiB", "1MiB");
   require_refused("--max-stash", "1023", "1KiB");
   require_refused("--bucket-size", "4095", "4KiB");
   require_refused("--micro-batch", "0", "at least 1");
   require_refused("--micro-batch", "many", "neither auto nor");
-  require_refused("--speculative-blocks", "-1", "at least 0");
   require_refused("--precision", "bf15", "bf16");
 }
 

@@ -184,7 +184,7 @@ TEST_CASE("pipelines of many micro-batches are counted to the byte", "[cluster]"
   for (const std::string flags :
        {"--pipeline 1f1b", "--pipeline interleaved --virtual-stages 2", "--pipeline gpipe",
         "--pipeline zb-h1", "--pipeline 1f1b --stash input",
-        "--pipeline 1f1b --recompute block --offload all"})
+        "--pipeline 1f1b --placement offload-state:block"})
     for (const std::int64_t pp : {2, 4}) {
       if (pp == 4 && flags.find("interleaved") != std::string::npos) continue;
       CAPTURE(flags, pp);
@@ -251,7 +251,7 @@ TEST_CASE("a plan of a cluster agrees with the plans of its parts", "[cluster]")
   CHECK(plan.candidates[0].time.total() == Approx(chosen.time.total()));
 
   // A pipeline: what `plan --pp` says of the same flags.
-  const std::string flags = on_cpu + "--micro-batch 1 --recompute none --gradients fp32 ";
+  const std::string flags = on_cpu + "--micro-batch 1 --placement auto:none --gradients fp32 ";
   const Json cluster =
       Json::parse(run_well("plan", words(flags + "--gpus 4 --pp 2 --tp 2 --pipeline 1f1b --json")));
   const Json& candidate = cluster.at("ways").at(0);
@@ -313,7 +313,7 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
 }
 
 TEST_CASE("where nothing fits a cluster, the nearest is named with its bytes", "[cluster]") {
-  const std::string small = " --offload off --state-layout split --gpu-memory ";
+  const std::string small = " --placement resident --state-layout split --gpu-memory ";
   for (const bool measured : {true, false}) {
     const auto plan_in = [&](std::size_t memory) {
       ClusterTask task = task_of(plenty + small + std::to_string(memory), 8);

@@ -24,7 +24,7 @@ DeviceProfile machine(double flops) {
 }
 
 MemoryChoice two_micro_batches(Recompute recompute) {
-  return {.micro_batch = 2, .recompute = {recompute}};
+  return {.micro_batch = 2, .placement = {.blocks = {{.recompute = recompute}}}};
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ const DecoderConfig even{
 Json traffic_of(const std::string& flags) {
   const std::string shape =
       "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 64 --vocab-size 96 "
-      "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --recompute none ";
+      "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --placement auto:none ";
   return Json::parse(run_well("plan", words(shape + flags + " --json")))
       .at("tensor")
       .at("traffic")[0];
@@ -61,7 +61,7 @@ TEST_CASE("GPUs that exchange through the host have room for the sums of Muon",
 }
 
 TEST_CASE("the plan counts the products and sums of Muon", "[tensor-plan][muon]") {
-  const MemoryChoice choice{.micro_batch = 4, .recompute = std::vector(3, Recompute::none)};
+  const MemoryChoice choice{.micro_batch = 4, .placement = {.blocks = std::vector<Placement>(3)}};
   DeviceProfile profile = machine(true);
   profile.multiprocessors = 0;
   StepWork work{.batch = 8, .seq_len = 16};

@@ -19,7 +19,7 @@ namespace {
 const std::int64_t steps = by_form(2, 5);
 
 struct Opened {
-  std::int64_t cpu_blocks, speculative_blocks;
+  std::int64_t cpu_blocks;
   bool unpinned;
   RunBits bits;
 };
@@ -27,24 +27,23 @@ struct Opened {
 /// Opens the host memory of a run whose system pins less than `limit` bytes at a time, with so many
 /// bytes of its host's budget left, and trains in it.
 Opened open_and_train(std::size_t limit, std::size_t host_left,
-                      std::optional<std::int64_t> wish = {}, std::int64_t speculative = 0) {
+                      std::optional<std::int64_t> wish = {}) {
   const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
   const auto device = std::make_shared<DeviceContext>(std::make_unique<UnpinnedRuntime>(1, limit),
                                                       std::size_t{64} << 20);
   const RunSetup setup = task.setup(DeviceKind::cuda);
   TrainConfig options = task.options();
-  options.memory.cpu_blocks = wish;
+  if (wish) options.memory.placement = "given";
   const std::size_t workspace = device->runtime().workspace_bytes();
   Plan plan;
-  plan.choice =
-      offloaded(task.resident(StateLayout::split), 0, 3000, 2, wish.value_or(0), speculative);
+  plan.choice = offloaded(task.resident(StateLayout::split), 0, 3000, 2, wish.value_or(0));
   plan.memory = plan_memory(options, setup, plan.choice, workspace);
   plan.host_left = host_left;
   const HostMemory host = open_host(options, setup, *single_rank().control, device, plan);
   // The reported memory is still true.
   CHECK(plan.memory.host == plan_memory(options, setup, plan.choice, workspace).host);
   TrainingRun run(task, plan.choice, device, host);
-  return {plan.choice.cpu_blocks, plan.choice.speculative_blocks, host.unpinned, run.train(steps)};
+  return {plan.choice.count(Residency::cpu), host.unpinned, run.train(steps)};
 }
 
 }  // namespace
@@ -93,34 +92,6 @@ TEST_CASE("a refusal to pin names the shell's limit where that may be the cause"
     CHECK(::setrlimit(RLIMIT_MEMLOCK, &before) == 0);
     CHECK_THAT(text, Contains("refused to pin 1 MiB"));
     CHECK((text.find("(ulimit -l: 64 KiB)") != std::string::npos) == (kib == 64));
-  }
-}
-
-TEST_CASE("of what the system does not pin no second copy is kept", "[offload]") {
-  if (!have_gpu()) return;
-  const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .grad_clip = 1.5};
-  const RunBits expected =
-      TrainingRun(task, task.resident(StateLayout::split), open_gpu(1)).train(steps);
-  // Each of two blocks again needs ten bytes per parameter, and the weights.
-  constexpr std::size_t block = 491520, second = block / 10 * 12, staging = 36864;
-  constexpr std::size_t plenty = std::size_t{1} << 20;
-  struct Row {
-    std::size_t limit;
-    std::optional<std::int64_t> wish;
-    std::int64_t cpu_blocks, speculative_blocks;
-  };
-  for (const auto& [limit, wish, cpu_blocks, speculative_blocks] :
-       {Row{4 * block + 2 * second, {}, 0, 2},
-        {3 * block + second, {}, 0, 0},
-        {2 * block, {}, 2, 0},
-        {3 * block + second, 0, 0, 0},
-        {2 * block + 2 * second + staging, 1, 1, 2}}) {
-    CAPTURE(limit, wish.value_or(-1));
-    const Opened opened = open_and_train(limit, plenty, wish, 2);
-    CHECK(opened.cpu_blocks == cpu_blocks);
-    CHECK(opened.speculative_blocks == speculative_blocks);
-    CHECK_FALSE(opened.unpinned);
-    CHECK(first_difference(opened.bits, expected) == "");
   }
 }
 

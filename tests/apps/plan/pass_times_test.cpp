@@ -12,7 +12,7 @@ namespace {
 // * 8 + 8 * 2 = 48. Attention to 4 positions, of which half count: 2 * 4 * 2 operations.
 const DecoderConfig tiny{.n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 4};
 constexpr double tokens = 8;
-const MemoryChoice two_rows{.micro_batch = 2, .recompute = {Recompute::none}};
+const MemoryChoice two_rows{.micro_batch = 2, .placement = {.blocks = {{}}}};
 constexpr StepWork work{.batch = 2, .seq_len = 4, .dtype = DType::bf16};
 
 /// A device without multiprocessors is never idle.
@@ -143,7 +143,7 @@ TEST_CASE("predicted steps on an H200 are those measured there, within 5 %", "[p
         Measured{"gpt2-large", 4, 47.6}, Measured{"gpt2-xl", 4, 92.8}}) {
     const DecoderConfig config = *preset(model);
     MemoryChoice choice{.micro_batch = batch, .head_chunk = 8192};
-    choice.recompute.assign(static_cast<std::size_t>(config.n_layer), Recompute::none);
+    choice.placement.blocks.assign(static_cast<std::size_t>(config.n_layer), {});
     // Two moments and the other half of a split master weight.
     const double state = 10 * static_cast<double>(config.parameter_count());
     const StepTime time = predict_step(
@@ -168,7 +168,7 @@ TEST_CASE("predicted steps of many micro-batches on an H200 are those measured, 
        {Measured{"gpt2-large", 32, false, 652}, Measured{"gpt2-xl", 16, true, 1245}}) {
     const DecoderConfig config = *preset(model);
     MemoryChoice choice{.micro_batch = micro_batch, .head_chunk = 8192, .narrow_gradients = narrow};
-    choice.recompute.assign(static_cast<std::size_t>(config.n_layer), Recompute::none);
+    choice.placement.blocks.assign(static_cast<std::size_t>(config.n_layer), {});
     const double state = 10 * static_cast<double>(config.parameter_count());
     const StepTime time =
         predict_step(config, choice,

@@ -124,13 +124,14 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
       {"t.bin", "--steps 2 --micro-batch 1 --seq-len 4"},
       {"text.txt", "--steps 3 --val-every 2 --sample-every 1 --sample-tokens 30"},
       {"text.txt", "--steps 2 --micro-batch 1 --seq-len 4 --sample-tokens 7 --prompt abcde"},
-      {"text.txt", "--steps 2 --sample-tokens 0 --precision bf16 --recompute block"},
-      {"t.bin", "--steps 3 --offload all --precision bf16 --save-every 2", true},
+      {"text.txt", "--steps 2 --sample-tokens 0 --precision bf16 --placement auto:block"},
+      {"t.bin", "--steps 3 --placement offload-state --precision bf16 --save-every 2", true},
       {"text.txt",
-       "--steps 3 --resident-blocks 1 --stream-chunk 3000 --staging-chunks 2 --sample-tokens 5",
+       "--steps 3 --placement resident*1,offload-state --stream-chunk 3000 --staging-chunks 2 "
+       "--sample-tokens 5",
        true},
-      {"t.bin", "--steps 3 --micro-batch 1 --recompute block+host", true},
-      {"t.bin", "--steps 3 --recompute block+host*1,none --offload off", true},
+      {"t.bin", "--steps 3 --micro-batch 1 --placement auto:block+host", true},
+      {"t.bin", "--steps 3 --placement resident:block+host*1,resident:none", true},
   };
   int number = 0;
   for (const std::string& device : devices())
@@ -152,9 +153,10 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
 TEST_CASE("at its plan's budget a run trains, and one byte below it is refused", "[plan]") {
   const Data data;
   const std::pair<const char*, const char*> rows[] = {
-      {"--precision bf16", "--recompute gelu+ln --micro-batch 2"},
-      {"--precision bf16", "--resident-blocks 1 --micro-batch 1 --stream-chunk 3000"},
-      {"--precision fp32", "--offload off --recompute block --micro-batch 4"}};
+      {"--precision bf16", "--placement auto:gelu+ln --micro-batch 2"},
+      {"--precision bf16",
+       "--placement resident*1,offload-state --micro-batch 1 --stream-chunk 3000"},
+      {"--precision fp32", "--placement resident:block --micro-batch 4"}};
   int number = 0;
   for (const std::string& device : devices())
     for (const auto& [precision, wishes] : rows) {

@@ -158,13 +158,10 @@ struct Planned {
     }
     options = task.options();
     options.evaluation.sample_tokens = c.sample;
-    choice = offloaded(task.resident(c.layout, c.micro_batch),
-                       std::min(c.resident, c.config.n_layer), c.chunk, c.staging);
-    choice.recompute = parse_recompute(c.recompute, c.config.n_layer);
-    choice.cpu_blocks = c.cpu;
-    choice.speculative_blocks = c.speculative;
-    choice.host_blocks = c.host;
-    choice.cpu_tables = c.tables;
+    choice =
+        offloaded(recomputing(task.resident(c.layout, c.micro_batch), c.recompute),
+                  std::min(c.resident, c.config.n_layer), c.chunk, c.staging, c.cpu, c.speculative);
+    choice = with_weights_offloaded(choice, c.host, c.tables);
     setup = task.setup(kind, choice);
     if (c.validation > 0)
       setup.data.val = tokens_in_memory(random_ids(static_cast<std::size_t>(c.validation),
@@ -211,8 +208,8 @@ void check_case(const PlanCase& c, DeviceKind kind) {
     sum += bytes;
   CHECK(sum == plan.peak);
   const bool bulk = c.config.n_embd * c.config.n_embd >= SpaceLayout::bulk_threshold;
-  const bool rests = planned.choice.rests_inputs() || c.host > 0;
-  CHECK((plan.host > 0) == ((planned.choice.streams() && bulk) || rests));
+  const bool rests = planned.choice.offloads_inputs() || c.host > 0;
+  CHECK((plan.host > 0) == ((planned.choice.offloads_state() && bulk) || rests));
 
   // Exactly what was planned is enough...
   const DevicePtr device = open(kind, plan.high_water);
@@ -305,7 +302,7 @@ TEST_CASE("what is held between updates is part of the plan", "[plan]") {
     const MemoryPlan run = plan_memory(planned.options, planned.setup, planned.choice, 4096);
     CHECK(state.high_water < run.high_water);
     // Activations in host memory during a pass do not count as state.
-    CHECK((state.host < run.host) == planned.choice.rests_inputs());
+    CHECK((state.host < run.host) == planned.choice.offloads_inputs());
     const auto of = [](const MemoryPlan& plan, MemoryUse use) {
       return plan.by_use[static_cast<std::size_t>(use)];
     };

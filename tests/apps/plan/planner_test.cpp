@@ -15,23 +15,23 @@ namespace {
 const PlanRow rows[] = {
     {small_shape + " --precision bf16", ""},
     {small_shape + " --precision bf16", " --stream-chunk 3000 --staging-chunks 2"},
-    {small_shape + " --precision bf16", " --offload all --micro-batch 4"},
+    {small_shape + " --precision bf16", " --placement offload-state --micro-batch 4"},
     {small_shape + " --precision bf16",
-     " --offload all --state-layout split --gradients fp32 --recompute gelu --stream-chunk 3000 "
+     " --placement offload-state:gelu --state-layout split --gradients fp32 --stream-chunk 3000 "
      "--staging-chunks 7"},
     {small_shape + " --precision bf16 --seq-len 20 --sample-tokens 0", " --state-layout split"},
-    {small_shape + " --precision fp32", " --recompute gelu"},
+    {small_shape + " --precision fp32", " --placement auto:gelu"},
     {odd_shape + " --precision fp16", ""},
-    {odd_shape + " --precision bf16", " --offload off"},
-    {odd_shape + " --precision bf16", " --recompute gelu+ln --gradients fp32"},
+    {odd_shape + " --precision bf16", " --placement resident"},
+    {odd_shape + " --precision bf16", " --placement auto:gelu+ln --gradients fp32"},
     {"--n-layer 3 --n-head 2 --n-embd 128 --vocab-size 300 --context 64 --batch-size 6 "
      "--precision fp32 --sample-tokens 0",
      ""},
     {"--n-layer 1 --n-head 1 --n-embd 96 --vocab-size 50 --context 16 --batch-size 12 "
      "--precision bf16 --optimizer sgd",
      ""},
-    {small_shape + " --precision bf16", " --recompute block+host"},
-    {odd_shape + " --precision fp32", " --recompute block+host*3,block --offload off"},
+    {small_shape + " --precision bf16", " --placement auto:block+host"},
+    {odd_shape + " --precision fp32", " --placement resident:block+host*3,resident:block"},
     {small_shape + " --precision fp32", "", false},
     {odd_shape + " --precision bf16", "", false},
 };
@@ -39,15 +39,14 @@ const PlanRow rows[] = {
 /// Layers that differ, and layouts that do not stream: their plans are found again to the byte.
 const PlanRow exact_rows[] = {
     {small_shape + " --precision bf16", ""},
-    {small_shape + " --precision fp32", " --recompute block*2,gelu"},
-    {odd_shape + " --precision bf16", " --recompute gelu+ln*3,none --gradients fp32"},
+    {small_shape + " --precision fp32", " --placement auto:block*2,auto:gelu"},
+    {odd_shape + " --precision bf16", " --placement auto:gelu+ln*3,auto:none --gradients fp32"},
     {odd_shape + " --precision bf16", "", false},
 };
 
 /// Returns true if all layers recompute the same.
 bool alike(const MemoryChoice& choice) {
-  return std::ranges::count(choice.recompute, choice.recompute[0]) ==
-         static_cast<std::ptrdiff_t>(choice.recompute.size());
+  return choice.placement.count(choice.placement.blocks[0].recompute) == choice.layers();
 }
 
 }  // namespace
@@ -82,7 +81,7 @@ TEST_CASE("every plan fits the budgets, and planning again gives the same", "[pl
 TEST_CASE("on a GPU, the vocabulary head takes the largest chunk that fits", "[planner]") {
   const std::string shape =
       "--n-layer 1 --n-head 1 --n-embd 64 --vocab-size 960 --context 512 --batch-size 24 "
-      "--micro-batch 24 --precision bf16 --recompute none --offload off --sample-tokens 0";
+      "--micro-batch 24 --precision bf16 --placement resident:none --sample-tokens 0";
   const auto head = [](const Plan& plan) {
     return plan.memory.by_use[static_cast<std::size_t>(MemoryUse::head)];
   };
@@ -211,16 +210,18 @@ TEST_CASE("where memory is short inputs rest on the host, and fewer chunks are o
           "[planner]") {
   const std::string fixed = small_shape +
                             " --precision bf16 --micro-batch 4 --state-layout split --gradients "
-                            "fp32 --resident-blocks 0 --cpu-blocks 0 --host-memory 1GiB";
+                            "fp32 --host-memory 1GiB";
   const auto needs = [&](const std::string& more) {
     return need_of(plan(fixed + " --gpu-memory 1GiB " + more, true).chosen, true).device;
   };
   const auto flags_in = [&](std::size_t device) {
-    return to_flags(plan(fixed + " --gpu-memory " + std::to_string(device), true).chosen.choice);
+    return to_flags(
+        plan(fixed + " --placement offload-state --gpu-memory " + std::to_string(device), true)
+            .chosen.choice);
   };
-  const std::size_t here = needs("--recompute block --staging-chunks 4");
-  const std::size_t resting = needs("--recompute block+host --staging-chunks 4");
-  const std::size_t least = needs("--recompute block+host --staging-chunks 2");
+  const std::size_t here = needs("--placement offload-state:block --staging-chunks 4");
+  const std::size_t resting = needs("--placement offload-state:block+host --staging-chunks 4");
+  const std::size_t least = needs("--placement offload-state:block+host --staging-chunks 2");
   REQUIRE(resting < here);
   REQUIRE(least < resting);
   CHECK_THAT(flags_in(here), !Contains("block+host"));
@@ -243,9 +244,8 @@ TEST_CASE("flags that leave no way are refused with one that is there", "[planne
   const MemoryBytes most = need_of(free.chosen, true);
   const std::string allowed = budget(most.device * 6 / 10, most.host + (8 << 20), true);
   REQUIRE(error_message([&] { plan(row.flags() + allowed, true); }) == "(no error)");
-  const std::string message = error_message([&] {
-    plan(row.flags() + " --recompute none --micro-batch 8 --offload off" + allowed, true);
-  });
+  const std::string message = error_message(
+      [&] { plan(row.flags() + " --micro-batch 8 --placement resident:none" + allowed, true); });
   INFO(message);
   const std::regex advice("in the budget as it is: (.*)$");
   std::smatch match;
@@ -300,7 +300,7 @@ TEST_CASE("a plan whose layers differ is found again at exactly what it needs", 
 TEST_CASE("a plan's flags say how its state is cut, also where none of it streams", "[planner]") {
   const std::string shape = odd_shape + " --precision bf16";
   const std::string wide = budget(1 << 30, 1 << 30, true);
-  const Plan asked = plan(shape + " --stream-chunk 3001 --offload off" + wide, true).chosen;
+  const Plan asked = plan(shape + " --stream-chunk 3001 --placement resident" + wide, true).chosen;
   const Plan told = plan(shape + " " + to_flags(asked.choice) + wide, true).chosen;
   CHECK(told.memory.high_water == asked.memory.high_water);
 }
@@ -308,9 +308,9 @@ TEST_CASE("a plan's flags say how its state is cut, also where none of it stream
 TEST_CASE("a budget below what the driver takes is short by all of the difference", "[planner]") {
   const DeviceProfile profile = machine(true);
   const std::size_t allowed = profile.context / 2;
-  const std::string told =
-      small_shape + " --precision bf16 --micro-batch 1 --recompute block " +
-      "--state-layout split --gradients fp32 --resident-blocks 0 --staging-chunks 4";
+  const std::string told = small_shape +
+                           " --precision bf16 --micro-batch 1 --placement offload-state:block " +
+                           "--state-layout split --gradients fp32 --staging-chunks 4";
   const MemoryBytes need = need_of(plan(told + budget(1 << 30, 1 << 30, true), true).chosen, true);
   CHECK_THAT(error_message([&] { plan(told + budget(allowed, 1 << 30, true), true); }),
              Contains(" " + std::to_string(need.device - allowed) + " too many"));

@@ -95,8 +95,9 @@ TEST_CASE("without ranks a plan is as it was, and the first row is the plan's ti
   CHECK(planned(run_well("plan", words(h100 + " --dp 1 --zero 1"))) == planned(plain));
   std::vector<double> state;
   for (const std::string more :
-       {" --micro-batch 2 --recompute block --state-layout split",
-        " --micro-batch 1 --seq-len 64 --offload all --state-layout split", " --gradients bf16"}) {
+       {" --micro-batch 2 --placement auto:block --state-layout split",
+        " --micro-batch 1 --seq-len 64 --placement offload-state --state-layout split",
+        " --gradients bf16"}) {
     INFO(more);
     const Json json = json_of(h100 + more + " --scaling");
     state.push_back(json.at("scaling")[0].at("state_bytes"));

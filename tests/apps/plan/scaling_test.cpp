@@ -38,7 +38,9 @@ Communication communicate(const Traffic& traffic, std::int64_t ranks, const Cove
 ScalingTask some_task(bool zero) {
   ScalingTask task{
       .config = {.n_layer = 4, .n_head = 2, .n_embd = 64, .vocab_size = 101, .n_positions = 32},
-      .choice = {.micro_batch = 4, .recompute = std::vector(4, Recompute::block)},
+      .choice = {.micro_batch = 4,
+                 .placement = {.blocks =
+                                   std::vector<Placement>(4, {.recompute = Recompute::block})}},
       .work = {.seq_len = 32, .resident_state = 1e6, .streamed_state = 1e6},
       .state = 3e6,
       .profile = machine(true),
@@ -275,8 +277,8 @@ TEST_CASE("with ZeRO-1 a rank's CPU updates its share of the state", "[scaling]"
   ScalingTask task = some_task(true);
   task.work.streamed_state = 0;
   task.work.cpu_state = 8e9;
-  task.choice.resident_blocks = 0;
-  task.choice.cpu_blocks = 4;
+  for (Placement& block : task.choice.placement.blocks)
+    block.residency = Residency::cpu;
   task.profile.host_rate = 1e9;
   const double two = predict_ranks(task, 2, 4).compute.stall;
   CHECK(two > 4);  // 4 GB are read and written at 1 GB/s

@@ -67,7 +67,7 @@ TEST_CASE("memory of divided matrices falls as the number of ranks", "[tensor-pl
   // Wide enough that no share of a tensor leaves a gap behind it.
   const std::string wide =
       "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 256 "
-      "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --recompute none ";
+      "--context 16 --sample-tokens 0 --batch-size 8 --micro-batch 2 --placement auto:none ";
   const DecoderConfig config{
       .n_layer = 3, .n_head = 4, .n_embd = 256, .vocab_size = 256, .n_positions = 16};
   const Json one = plan_of(wide).at("chosen"), two = plan_of(wide + "--tp 2").at("tensor"),
@@ -127,7 +127,7 @@ TEST_CASE("uneven heads make shards of several sizes", "[tensor-plan]") {
   }
   // Each is what the planner's count says of a rank.
   const TrainConfig options =
-      parsed(flags.substr(flags.find("--precision")) + "--tp 4 --recompute none");
+      parsed(flags.substr(flags.find("--precision")) + "--tp 4 --placement auto:none");
   const RunSetup setup = resolve_shape(options, false, 0, "test");
   const DeviceProfile profile = machine(false);
   const MemoryChoice choice = plan_run(options, setup, profile).chosen.choice;
@@ -161,7 +161,7 @@ TEST_CASE("shards of any size are stored as the whole is", "[tensor-plan]") {
 TEST_CASE("micro-batches of divided tokens are those that divide", "[tensor-plan]") {
   const std::string odd =
       "--device cpu --precision fp32 --n-layer 3 --n-head 4 --n-embd 256 --vocab-size 96 "
-      "--context 16 --seq-len 15 --sample-tokens 0 --recompute none --sequence-parallel "
+      "--context 16 --seq-len 15 --sample-tokens 0 --placement auto:none --sequence-parallel "
       "--state-layout fp32 --gradients fp32 ";
   const auto chosen = [&](const std::string& flags) {
     const std::string all = plan_of(odd + flags).at("chosen").at("flags");
@@ -192,7 +192,7 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
     CHECK(traffic.at(kind).at("operations") == operations);
     CHECK(traffic.at(kind).at("bytes") == bytes);
   };
-  const Json plain = tensor_of("--tp 4 --recompute none");
+  const Json plain = tensor_of("--tp 4 --placement auto:none");
   CHECK(plain.at("sum_bytes") == sum);
   const Json& one = plain.at("traffic")[0];
   counts(one, "sums_forward", 4 * 7, 4 * 7 * sum);
@@ -204,11 +204,11 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
   CHECK(one.at("bytes_sent") == 4 * 14 * sum * 3 / 2 + 4 * 4 * softmax * 3 / 4);
   CHECK(one.at("exposed_seconds") > 0);
   CHECK(one.at("exposed_seconds") <= one.at("seconds"));
-  counts(tensor_of("--tp 4 --recompute block*2,none").at("traffic")[0], "sums_again", 4 * 4,
-         4 * 4 * sum);
-  counts(tensor_of("--tp 4 --recompute gelu+ln").at("traffic")[0], "sums_again", 0, 0);
+  counts(tensor_of("--tp 4 --placement auto:block*2,auto:none").at("traffic")[0], "sums_again",
+         4 * 4, 4 * 4 * sum);
+  counts(tensor_of("--tp 4 --placement auto:gelu+ln").at("traffic")[0], "sums_again", 0, 0);
 
-  const Json piped = tensor_of("--tp 2 --pp 2 --recompute none").at("traffic");
+  const Json piped = tensor_of("--tp 2 --pp 2 --placement auto:none").at("traffic");
   REQUIRE(piped.size() == 2);
   CHECK(piped[0].at("ranks") == Json{0, 1});
   CHECK(piped[1].at("ranks") == Json{2, 3});
@@ -218,19 +218,20 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
   counts(piped[1], "sums_head", 4, 4 * sum);
   counts(piped[0], "softmax_gathers", 0, 0);
   counts(piped[1], "softmax_gathers", 4, 4 * 2 * softmax);
-  const Json stashed = tensor_of("--tp 2 --pp 2 --recompute block --stash input").at("traffic");
+  const Json stashed =
+      tensor_of("--tp 2 --pp 2 --placement auto:block --stash input").at("traffic");
   counts(stashed[0], "sums_forward", 4 * 5, 4 * 5 * sum);
   counts(stashed[0], "sums_again", 4 * (5 + 4), 4 * 9 * sum);
   // The last stage goes forward once, and its blocks once more.
   counts(stashed[1], "sums_again", 4 * 2, 4 * 2 * sum);
   // So the first stage waits for its forward sums twice, and the last stage once.
-  const Json kept_graph = tensor_of("--tp 2 --pp 2 --recompute block").at("traffic");
+  const Json kept_graph = tensor_of("--tp 2 --pp 2 --placement auto:block").at("traffic");
   CHECK(stashed[0].at("exposed_seconds") > kept_graph[0].at("exposed_seconds"));
   CHECK(stashed[1].at("exposed_seconds") == kept_graph[1].at("exposed_seconds"));
 
   // Tokens are divided: 6 products and the head; in the backward pass the 6 inputs once more, and
   // the gradients of the 6 outputs and the embedding. 7 norms of 2 x 64.
-  const Json divided = tensor_of("--tp 4 --recompute none --sequence-parallel");
+  const Json divided = tensor_of("--tp 4 --placement auto:none --sequence-parallel");
   CHECK(divided.at("divides_tokens") == true);
   const Json& each = divided.at("traffic")[0];
   counts(each, "sums_forward", 4 * 7, 4 * 7 * sum);
@@ -242,7 +243,7 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
   CHECK(each.at("bytes_sent") == 3 * (14 * sum + 20 * sum + 2 * 7 * 2 * 64 * 4 + 4 * softmax));
 
   // More tokens than are predicted at a time: 2 x 768 in chunks of 1024.
-  const MemoryChoice kept{.recompute = std::vector(3, Recompute::none)};
+  const MemoryChoice kept{.placement = {.blocks = std::vector<Placement>(3)}};
   const TensorTraffic chunks = tensor_traffic(
       even, {0, 3}, kept,
       {.shards = {2}, .rows = 2, .seq_len = 768, .dtype = DType::bf16, .micro_batches = 5});
@@ -253,7 +254,7 @@ TEST_CASE("what shards send is what a hand counts", "[tensor-plan]") {
 }
 
 TEST_CASE("matrix products are divided, waits for other ranks come on top", "[tensor-plan]") {
-  const MemoryChoice choice{.micro_batch = 4, .recompute = std::vector(3, Recompute::none)};
+  const MemoryChoice choice{.micro_batch = 4, .placement = {.blocks = std::vector<Placement>(3)}};
   DeviceProfile profile = machine(true);
   profile.multiprocessors = 0;  // any product fills it
   StepWork work{.batch = 8, .seq_len = 16};
@@ -285,7 +286,7 @@ TEST_CASE("matrix products are divided, waits for other ranks come on top", "[te
         Approx(2 * (8 * sum / 2 + 20 * sum / 2 + 7 * norm + gather)));
   profile.wide_flops = 64 * 2 * 64 * 64 / sum;
   MemoryChoice again = choice;
-  again.recompute[1] = Recompute::block;
+  again.placement.blocks[1].recompute = Recompute::block;
   CHECK(predict_step(even, again, work, profile).tensor -
             predict_step(even, choice, work, profile).tensor ==
         Approx(2 * 2 * sum));
@@ -367,8 +368,7 @@ TEST_CASE("plans with --tp that cannot be are refused", "[tensor-plan]") {
   // The planner finds nothing where only int8 would fit.
   const auto fits = [](const std::string& flags) {
     return plan(
-        small_shape + " --micro-batch 1 --offload off --precision bf16 --recompute block" + flags,
-        true);
+        small_shape + " --micro-batch 1 --precision bf16 --placement resident:block" + flags, true);
   };
   const std::string plenty = budget(1 << 30, 1 << 30, true), least = " --gradients bf16";
   const auto device = [&](const std::string& flags) {

@@ -61,7 +61,7 @@ TEST_CASE("what the rows below change is the reason of their refusal", "[bad_mem
   const std::vector<Arguments> changes{
       {},
       {"--device", "cpu", "--host-memory", "1.5GiB"},
-      {"--device", "cpu", "--recompute", "block*1,gelu+ln"},
+      {"--device", "cpu", "--placement", "auto:block*1,auto:gelu+ln"},
       {"--device", "cpu", "--precision", "bf16", "--state-layout", "split", "--gradients", "fp32"}};
   for (const auto& program : programs)
     for (const auto& change : changes) {
@@ -97,14 +97,12 @@ TEST_CASE("what a run's precision, device or shape forbids is refused", "[bad_me
       {{"--device", "cpu", "--gradients", "fp16"}, "--gradients"},
       {{"--device", "cpu", "--optimizer", "sgd", "--precision", "bf16", "--state-layout", "split"},
        "--state-layout"},
-      {{"--device", "cpu", "--recompute", "block*2"}, "block*2"},
-      {{"--device", "cpu", "--recompute", "foo"}, "foo"},
-      {{"--device", "cpu", "--recompute", "block+host*1,none"}, "computes on the CPU"},
-      {{"--device", "cpu", "--recompute", ""}, "recompute"},
-      {{"--device", "cpu", "--recompute", "block*9,none"}, "block*9"},
-      {{"--device", "cpu", "--offload", "some"}, "--offload"},
-      {{"--device", "cpu", "--resident-blocks", "-1"}, "--resident-blocks"},
-      {{"--device", "cpu", "--resident-blocks", "x"}, "--resident-blocks"},
+      {{"--device", "cpu", "--placement", "auto:block*1"}, "it is about 1 blocks"},
+      {{"--device", "cpu", "--placement", "auto:foo"}, "foo"},
+      {{"--device", "cpu", "--placement", "auto:block+host*1,auto:none"}, "computes on the CPU"},
+      {{"--device", "cpu", "--placement", ""}, "--placement"},
+      {{"--device", "cpu", "--placement", "auto:block*9,auto:none"}, "block*9"},
+      {{"--device", "cpu", "--offload", "all"}, "--placement"},
       {{"--device", "cpu", "--stream-chunk", "0"}, "--stream-chunk"},
       {{"--device", "cpu", "--staging-chunks", "0"}, "--staging-chunks"},
       {{"--device", "cpu", "--staging-chunks", "65"}, "--staging-chunks"},

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -40,8 +42,9 @@ std::string refused(const std::string& wishes) {
 TEST_CASE("a run on the CPU that is told to offload is refused by the flag", "[bad_offload]") {
   const Folder in;
   for (const char* program : {"train_gpt2", "plan"})
-    for (const std::string wish : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1",
-                                   "--speculative-blocks 1", "--speculative-blocks auto"}) {
+    for (const std::string place :
+         {"offload-state", "speculative", "offload-optimizer", "offload-all"}) {
+      const std::string wish = "--placement " + place;
       INFO(program << " " << wish);
       const ProgramResult result = run_program(program, in.flags(wish));
       CHECK(result.exit_code == 2);
@@ -50,35 +53,31 @@ TEST_CASE("a run on the CPU that is told to offload is refused by the flag", "[b
     }
 }
 
-TEST_CASE("more resident blocks than the model has are refused", "[bad_offload]") {
-  const ProgramResult result =
-      run_program("plan", {"--model", "gpt2", "--device-profile", "3090", "--host-memory", "16GiB",
-                           "--resident-blocks", "13"});
-  CHECK(result.exit_code == 2);
-  CHECK_THAT(result.err, Contains("--resident-blocks"));
+TEST_CASE("a placement of more blocks than the model has is refused", "[bad_offload]") {
+  CHECK_THAT(refused("--placement resident*13"), Contains("asks for \"13\" blocks where 12 are"));
 }
 
-TEST_CASE("the CPU updates no more blocks than rest in host memory", "[bad_offload]") {
-  CHECK_THAT(refused("--cpu-blocks 13"), Contains("12"));
-  CHECK_THAT(refused("--cpu-blocks 5 --resident-blocks 8"), Contains("of 12 blocks 4"));
-  refused("--cpu-blocks 1 --offload off");
-  refused("--cpu-blocks 1 --optimizer adafactor");
+TEST_CASE("a flag that placements replaced is answered with --placement", "[bad_offload]") {
+  for (const std::string flag : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1",
+                                 "--host-blocks 1", "--cpu-tables", "--speculative-blocks 1"})
+    CHECK_THAT(refused(flag), Contains("did you mean --placement?"));
+  CHECK_THAT(refused("--recompute block"), Contains("did you mean --placement auto:block?"));
 }
 
 TEST_CASE("the CPU updates nothing by Muon beside a GPU", "[bad_offload]") {
-  CHECK_THAT(refused("--cpu-blocks 1 --optimizer muon"),
-             Contains("--cpu-blocks 1: --optimizer muon") && Contains("--offload all"));
-  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --optimizer muon"),
+  CHECK_THAT(refused("--placement offload-optimizer --optimizer muon"),
+             Contains("--optimizer muon updates on the GPU alone; use offload-state"));
+  CHECK_THAT(refused("--placement offload-all --optimizer muon"),
              Contains("--optimizer muon updates on the GPU alone"));
   CHECK_THAT(refused("--state-home . --optimizer muon"), Contains("--optimizer muon"));
   CHECK_THAT(refused("--state-layout int8 --optimizer muon"), Contains("use fp32 or split"));
-  // All that it refuses is the CPU's part: state may visit the GPU.
+  // All that it refuses is the CPU's part: state may be copied to the GPU.
   const ProgramResult streams = run_program(
       "plan", words("--model gpt2 --device-profile 3090 --precision bf16 --optimizer muon "
-                    "--offload all --speculative-blocks 2"));
+                    "--placement offload-state*10,speculative*2"));
   INFO(streams.err);
   CHECK(streams.exit_code == 0);
-  CHECK_THAT(streams.out, Contains("--resident-blocks 0"));
+  CHECK_THAT(streams.out, Contains("offload-state:none*10,speculative:none"));
 }
 
 TEST_CASE("options of Muon are for Muon", "[bad_offload]") {
@@ -87,63 +86,65 @@ TEST_CASE("options of Muon are for Muon", "[bad_offload]") {
                Contains("--muon-") && Contains("is for --optimizer muon, not adamw"));
 }
 
-TEST_CASE("weights rest in host memory where they visit the GPU twice a step", "[bad_offload]") {
-  CHECK_THAT(refused("--host-blocks 2"), Contains("--pipeline layer-major"));
-  CHECK_THAT(refused("--host-blocks 13 --pipeline layer-major"),
-             Contains("the model has 12 blocks"));
-  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --dp 2 --zero 1"),
-             Contains("leave out --zero 1"));
+TEST_CASE("weights are offloaded where they are copied twice a step", "[bad_offload]") {
+  for (const std::string ranks : {"--pp 2", "--pipeline 1f1b"})
+    CHECK_THAT(refused("--placement offload-all " + ranks),
+               Contains("leave out --pp and --pipeline"));
+  CHECK_THAT(refused("--placement offload-all --dp 2 --zero 1"), Contains("leave out --zero 1"));
   const auto fits = [&](const std::string& flags) {
-    return run_program("plan",
-                       words("--model gpt2 --device-profile 3090 --pipeline layer-major " + flags));
+    return run_program("plan", words("--model gpt2 --device-profile 3090 " + flags));
   };
-  CHECK(fits("--host-blocks 2 --zero 1 --host-memory 16GiB").exit_code == 0);  // one rank
-  const ProgramResult replicas = fits("--host-blocks 12 --dp 4");
+  const std::string two = "--placement resident*10,offload-all", all = "--placement offload-all";
+  CHECK(fits(two + " --zero 1 --host-memory 16GiB").exit_code == 0);  // one rank
+  const ProgramResult replicas = fits(all + " --dp 4");
   CHECK(replicas.exit_code == 0);
   CHECK_THAT(replicas.out, Contains("4 ranks of a machine"));
   // Sums that backward passes do not hide take longer.
   const auto stall = [&](const std::string& flags) {
     const auto made = nlohmann::json::parse(
-        fits("--host-blocks 12 --dp 2 --link-bandwidth 1GB --batch-size 64 --json " + flags).out);
+        fits(all + " --dp 2 --link-bandwidth 1GB --batch-size 64 --json " + flags).out);
     return made.at("pipeline").at("weights").at("stall_seconds").get<double>();
   };
   CHECK(stall("--overlap=false") > stall("--overlap=true"));
-  CHECK_THAT(refused("--gpu-memory 1300MiB --dp 4 --zero 1"),
-             Contains("with --pipeline layer-major and without --zero"));
-  CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major --optimizer adafactor"),
-             Contains("adafactor"));
-  for (const std::string other : {"--offload all", "--resident-blocks 1", "--cpu-blocks 1"})
-    CHECK_THAT(refused("--host-blocks 2 --pipeline layer-major " + other), Contains("leave out"));
-  CHECK_THAT(refused("--cpu-tables"), Contains("--cpu-tables: a block's weights"));
-  CHECK_THAT(refused("--cpu-tables --host-blocks 0 --pipeline layer-major"),
-             Contains("no block's state"));
-  CHECK_THAT(refused("--cpu-tables --gpus 4"), Contains("--gpus"));
-  const ProgramResult tables = fits("--cpu-tables");
+  CHECK_THAT(refused("--gpu-memory 1300MiB --dp 4 --zero 1"), Contains("without --zero"));
+  CHECK_THAT(refused(all + " --optimizer adafactor"), Contains("adafactor"));
+  CHECK_THAT(refused("--placement offload-state*6,offload-all"),
+             Contains("beside blocks that are offload-all the others are resident"));
+  CHECK_THAT(refused("--placement resident,offload-embeddings"),
+             Contains("of which blocks are offload-all"));
+  const ProgramResult tables = fits(all + ",offload-embeddings");
   CHECK(tables.exit_code == 0);
-  CHECK_THAT(tables.out, Contains("--host-blocks 1 --cpu-tables"));
   CHECK_THAT(tables.out, Contains("the CPU updates them, embeddings and head"));
-  for (const std::string text : {"-1", "two", "1.5"})
-    CHECK_THAT(refused("--host-blocks " + text), Contains("'" + text + "'"));
-  CHECK_THAT(refused("--pipeline layer-major --gpus 4"), Contains("--gpus"));
-  CHECK_THAT(refused("--host-blocks 4 --gpus 4"), Contains("--gpus"));
-  const ProgramResult saved = run_program(
-      "plan", words("--model gpt2 --device-profile 3090 --host-memory 16GiB --pipeline layer-major "
-                    "--host-blocks 2 --async-save"));
+  for (const std::string& flags :
+       {std::string("--pipeline layer-major"), all, std::string("--placement speculative")})
+    CHECK_THAT(refused(flags + " --gpus 4"), Contains("--gpus"));
+  const ProgramResult saved = fits(two + " --host-memory 16GiB --async-save");
   CHECK(saved.exit_code == 0);
-  CHECK_THAT(saved.out, Contains("2 of 12 blocks rest in host memory"));
+  CHECK_THAT(saved.out, Contains("2 of 12 blocks are in host memory"));
   CHECK_THAT(refused("--pipeline layer-major --pp 2"), Contains("leave out --pp 2"));
   CHECK_THAT(refused("--pipeline layer-major --pipeline-split 6,6"),
              Contains("--pipeline-split 6,6"));
 }
 
-TEST_CASE("state rests on a disk where the CPU can update it", "[bad_offload]") {
+TEST_CASE("a plan offloads weights where nothing else of its precision fits", "[bad_offload]") {
+  const std::string plan = run_well(
+      "plan", words("--model gptj-6b --gpu-memory 24GiB --host-memory 80GiB --seq-len 1024 "
+                    "--batch-size 64 --device-profile 3090"));
+  CHECK_THAT(plan, Contains("--placement resident:none*4,offload-all:none "));
+  CHECK_THAT(plan, Contains("24 of 28 blocks are in host memory"));
+  CHECK_THAT(plan, Contains("4 micro-batches go through one block after the other"));
+  CHECK(count_lines(plan) < 40);
+}
+
+TEST_CASE("state is on a disk where the CPU can update it", "[bad_offload]") {
   CHECK_THAT(refused("--state-home . --optimizer adafactor"), Contains("--state-home ."));
-  CHECK_THAT(refused("--state-home . --cpu-blocks 3 --resident-blocks 8"),
-             Contains("--cpu-blocks is 3 of 4"));
-  CHECK_THAT(refused("--state-home . --speculative-blocks 2"), Contains("--state-home"));
+  for (const std::string place : {"offload-state", "speculative"})
+    CHECK_THAT(refused("--placement " + place + " --state-home ."),
+               Contains("use offload-optimizer"));
   CHECK_THAT(refused("--state-home . --gpus 4"), Contains("--state-home is for one way"));
-  const ProgramResult plan = run_program(
-      "plan", words("--model gpt2 --device-profile 3090 --state-home DIR --resident-blocks 3"));
+  const ProgramResult plan =
+      run_program("plan", words("--model gpt2 --device-profile 3090 --state-home DIR --placement "
+                                "resident*3,offload-optimizer"));
   CHECK(plan.exit_code == 0);
   const auto too_small = [](const std::string& more) {
     return run_program("plan",
@@ -152,10 +153,9 @@ TEST_CASE("state rests on a disk where the CPU can update it", "[bad_offload]") 
                              more))
         .err;
   };
-  CHECK_THAT(too_small(""), Contains("with --state-home optimizer state can rest on a disk"));
-  CHECK_THAT(too_small("--offload off"), Contains("would do") && !Contains("can rest"));
+  CHECK_THAT(too_small(""), Contains("with --state-home optimizer state can be on a disk"));
   CHECK_THAT(too_small("--state-home DIR"), !Contains("would do"));
-  CHECK_THAT(plan.out, Contains("--resident-blocks 3") && Contains("--cpu-blocks 9") &&
+  CHECK_THAT(plan.out, Contains("resident:none*3,offload-optimizer:none") &&
                            Contains("in DIR, read and written once a step"));
 }
 
@@ -174,8 +174,13 @@ TEST_CASE("a rank's time with state on a disk is predicted for every number of b
   for (const std::string ranks : {"--dp 4 --zero 1", "--dp 2 --zero 2", "--dp 2", "--pp 2"})
     for (int resident = 0; resident <= 12; ++resident)
       for (const std::string home : {"", " --state-home DIR"}) {
+        const std::string away = home.empty() ? "offload-state" : "offload-optimizer";
+        const std::string placement = resident == 0 ? away
+                                      : resident == 12
+                                          ? "resident"
+                                          : fmt::format("resident*{},{}", resident, away);
         const std::string flags = "--model gpt2 --batch-size 16 --device-profile 3090 --json " +
-                                  ranks + home + " --resident-blocks " + std::to_string(resident);
+                                  ranks + home + " --placement " + placement;
         const auto plan = nlohmann::json::parse(run_well("plan", words(flags)));
         CAPTURE(flags);
         const double seconds = plan["run_seconds"].get<double>() / 600;
@@ -185,11 +190,11 @@ TEST_CASE("a rank's time with state on a disk is predicted for every number of b
 }
 
 TEST_CASE("the command of a plan gives each flag once", "[bad_offload]") {
-  const std::string plan = run_well(
-      "plan", words("--model gpt2 --device-profile 3090 --pipeline layer-major --host-blocks 3 "
-                    "--state-home DIR"));
+  const std::string plan =
+      run_well("plan", words("--model gpt2 --device-profile 3090 --state-home DIR --placement "
+                             "resident*9,offload-all"));
   const std::string command = plan.substr(plan.find("command "));
-  for (const std::string flag : {"--host-blocks", "--state-home", "--pipeline"}) {
+  for (const std::string flag : {"--placement", "--state-home"}) {
     const auto at = command.find(flag);
     CAPTURE(command, flag);
     REQUIRE(at != std::string::npos);
@@ -197,25 +202,18 @@ TEST_CASE("the command of a plan gives each flag once", "[bad_offload]") {
   }
 }
 
-TEST_CASE("updates begin under the backward pass where that can be, and so many", "[bad_offload]") {
-  for (const std::string text : {"-1", "two", "2x", "1.5", "99999999999999999999"})
-    CHECK_THAT(refused("--speculative-blocks " + text), Contains("'" + text + "'"));
-  refused("--speculative-blocks 1 --offload off");
-  refused("--speculative-blocks auto --optimizer adafactor");
+TEST_CASE("updates begin during the backward pass where that can be", "[bad_offload]") {
   for (const std::string ranks : {"--dp 2", "--pp 2", "--tp 2", "--pipeline 1f1b", "--scaling"})
-    refused("--speculative-blocks auto " + ranks);
-  refused("--speculative-blocks 2 --gpus 4");
+    CHECK_THAT(refused("--placement speculative " + ranks),
+               Contains("complete after the backward pass"));
 }
 
-TEST_CASE("Adafactor's state does not leave the GPU, whichever flag asks for it", "[bad_offload]") {
-  for (const std::string wish :
-       {"--offload all", "--resident-blocks 1", "--cpu-blocks 1", "--speculative-blocks 1"}) {
-    INFO(wish);
-    const std::string said = refused(wish + " --optimizer adafactor");
-    CHECK_THAT(said, Contains("no state can be in host memory"));
-    // Its value is named where it has one word.
-    CHECK((wish != "--offload all" || said.find("--offload all: ") != std::string::npos));
-  }
+TEST_CASE("Adafactor's state does not leave the GPU", "[bad_offload]") {
+  for (const std::string place : {"offload-state", "resident*1,offload-state", "offload-optimizer",
+                                  "speculative", "offload-all"})
+    CHECK_THAT(
+        refused("--placement " + place + " --optimizer adafactor"),
+        Contains("--placement " + place + ": ") && Contains("no state can be in host memory"));
 }
 
 TEST_CASE("an empty budget is no size", "[bad_offload]") {

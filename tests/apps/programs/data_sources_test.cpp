@@ -25,7 +25,7 @@ Ids file_ids(const fs::path& path) {
   return all_of(*open_token_file(path, 65536));
 }
 
-std::string text_of(const std::unique_ptr<TokenSource>& tokens) {
+std::string text_of(const std::shared_ptr<TokenSource>& tokens) {
   return tokens ? ByteTokenizer().decode(all_of(*tokens)) : "(none)";
 }
 

@@ -128,7 +128,7 @@ const std::vector<Place> places{
      }},
     {"a choice",
      [](const ForeignFolder&) {
-       return train({"--offload", hostile});
+       return train({"--optimizer", hostile});
      }},
     {"a switch", [](const ForeignFolder&) { return train({"--quiet=" + hostile}); }},
     {"an argument", [](const ForeignFolder&) { return train({hostile}); }},
@@ -140,9 +140,9 @@ const std::vector<Place> places{
      [](const ForeignFolder&) {
        return train({"--micro-batch", hostile});
      }},
-    {"--recompute",
+    {"--placement",
      [](const ForeignFolder&) {
-       return train({"--recompute", hostile});
+       return train({"--placement", hostile});
      }},
     {"--save-every",
      [](const ForeignFolder&) {
@@ -155,10 +155,6 @@ const std::vector<Place> places{
     {"--pipeline-split",
      [](const ForeignFolder&) {
        return Call{"plan", {"--model", "gpt2", "--pp", "2", "--pipeline-split", hostile}};
-     }},
-    {"--speculative-blocks",
-     [](const ForeignFolder&) {
-       return train({"--speculative-blocks", hostile});
      }},
     {"--tokens",
      [](const ForeignFolder&) {

@@ -145,7 +145,7 @@ TEST_CASE("a plan that is refused says which adapters would fit", "[lora]") {
   const auto refused = [](const std::string& memory, const std::string& flags) {
     const ProgramResult result =
         run_program("plan", words("--model gptj-6b --device-profile h200 --batch-size 4 --seq-len "
-                                  "1024 --steps 100 --gpu-memory " +
+                                  "1024 --steps 100 --host-memory 32GiB --gpu-memory " +
                                   memory + " " + flags));
     CHECK(result.exit_code == 2);
     CHECK(count_lines(result.err) == 1);
@@ -211,8 +211,7 @@ TEST_CASE("what cannot be adapted is refused in one line", "[lora]") {
   CHECK_THAT(cut.err,
              Contains("--tp 4: a matrix of 8-bit integers would be divided at column 48") &&
                  Contains("32 neighbouring columns share a scale; use --tp 1, 2, or leave"));
-  CHECK_THAT(refused("--lora-rank 2 --host-blocks 1 --pipeline layer-major"),
-             Contains("--host-blocks"));
+  CHECK_THAT(refused("--lora-rank 2 --placement offload-all"), Contains("the adapters"));
   CHECK_THAT(
       run_program("train_gpt2", words("--lora-rank 2 --steps 1 --output " + runs.at("random"))).err,
       Contains("give --model FOLDER"));

@@ -345,7 +345,7 @@ TEST_CASE("ranks without a validation batch give their weights to those that hav
   const auto tokens = tokens_in_memory(random_ids(9, 400, 3));
   for (const DeviceKind kind : device_kinds())
     for (const MemoryChoice& choice : {task.resident(), offloaded(task.resident(), 0, 5000, 2)}) {
-      CAPTURE(static_cast<int>(kind), choice.streams());
+      CAPTURE(static_cast<int>(kind), choice.offloads_state());
       std::vector<double> losses;
       for (const std::int64_t zero : {0, 1}) {
         task.zero = zero;

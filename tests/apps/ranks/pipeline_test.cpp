@@ -73,7 +73,7 @@ RunBits train_with_two_tables(const TrainingTask& task, std::int64_t steps) {
 }
 
 void recompute_blocks(MemoryChoice& choice) {
-  std::ranges::fill(choice.recompute, Recompute::block);
+  choice.placement.set_recompute(Recompute::block);
 }
 
 }  // namespace

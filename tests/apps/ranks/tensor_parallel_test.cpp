@@ -127,7 +127,7 @@ Kind shared_forward(const TensorTraffic& plan) {
 
 MemoryChoice choice_of(const Row& row, const TrainingTask& task, StateLayout layout) {
   MemoryChoice choice = task.resident(layout, 2);
-  std::ranges::fill(choice.recompute, row.recompute);
+  choice.placement.set_recompute(row.recompute);
   return choice;
 }
 

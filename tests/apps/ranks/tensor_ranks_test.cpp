@@ -85,7 +85,7 @@ TEST_CASE("every pair of axes, and all three, train as one process", "[tensor]")
   std::vector<Row> rows{
       {1, {}},
       {4, {{"--dp", "2"}, {"--tp", "2"}, {"--zero", "1"}}},
-      {4, {{"--pp", "2"}, {"--tp", "2"}, {"--stash", "input"}, {"--recompute", "block"}}},
+      {4, {{"--pp", "2"}, {"--tp", "2"}, {"--stash", "input"}, {"--placement", "auto:block"}}},
       {4, {{"--dp", "2"}, {"--pp", "2"}, {"--zero", "1"}}},
       {4, Flags{{"--pp", "2"}, {"--tp", "2"}, {"--pipeline", "zb-h1"}}},
       {8, Flags{{"--dp", "2"}, {"--pp", "2"}, {"--tp", "2"}, {"--zero", "1"}} + interleaved},

@@ -114,9 +114,9 @@ TEST_CASE("config.toml has what was decided, and makes the same run again") {
         {"tokenizer", "\"chars\""},
         {"threads", "1"}}},
       {"t.bin",
-       words("--steps 6 --vocab-size 64 --pipeline gpipe --micro-batch 1 --recompute "
-             "block"),
-       {{"tokenizer", "absent"}, {"recompute", "\"block\""}}}};
+       words("--steps 6 --vocab-size 64 --pipeline gpipe --micro-batch 1 --placement "
+             "auto:block"),
+       {{"tokenizer", "absent"}, {"placement", "\"resident:block\""}}}};
   int number = 0;
   for (const auto& [data, more, decided] : rows) {
     const std::string first = "first" + std::to_string(number),

@@ -61,7 +61,7 @@ TrainingTask small_task(DType dtype = DType::f32) {
 
 MemoryChoice recomputing(const TrainingTask& task, Recompute recompute) {
   MemoryChoice choice = task.resident();
-  std::ranges::fill(choice.recompute, recompute);
+  choice.placement.set_recompute(recompute);
   return choice;
 }
 

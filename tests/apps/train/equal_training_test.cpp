@@ -67,7 +67,7 @@ TEST_CASE("recompute changes no bit of a training", "[recompute]") {
         // The two that mix all modes.
         const bool mixed = std::string_view(modes).find(',') != std::string_view::npos;
         if (!long_form() && kind == DeviceKind::cuda && !mixed) continue;
-        choice.recompute = parse_recompute(modes, 3);
+        choice = recomputing(choice, modes);
         TrainingRun run(task, choice, device_of(kind));
         CHECK(first_difference(run.train(few), expected) == "");
         CHECK(run.device()->arena().peak() < none.device()->arena().peak());

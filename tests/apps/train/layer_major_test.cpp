@@ -31,9 +31,7 @@ TrainingTask task_of(DType dtype) {
 }
 
 MemoryChoice resting(MemoryChoice choice, std::int64_t blocks, bool tables = false) {
-  choice.resident_blocks -= blocks;
-  choice.host_blocks = blocks;
-  choice.cpu_tables = tables;
+  choice = with_weights_offloaded(choice, blocks, tables);
   if (tables) choice.staging.chunk = 3000;  // a table in two pieces, the last one shorter
   return choice;
 }

@@ -166,8 +166,9 @@ TEST_CASE("a checkpoint of any lossless way to keep state continues in any other
         if (few && j != (i + 1) % choices.size()) continue;
         if (!few && !in_form(2, {static_cast<std::int64_t>(i + j)})) continue;
         const MemoryChoice& second = choices[j];
-        CAPTURE(static_cast<int>(kind), seed, name_of(first.layout), first.streams(),
-                name_of(second.layout), second.streams(), first.cpu_blocks, second.cpu_blocks);
+        CAPTURE(static_cast<int>(kind), seed, name_of(first.layout), first.offloads_state(),
+                name_of(second.layout), second.offloads_state(), first.count(Residency::cpu),
+                second.count(Residency::cpu));
         TrainingRun after(task, second, device(seed));
         // Earlier steps must leave no trace, not even in what was fetched for the next step.
         after.train(1);

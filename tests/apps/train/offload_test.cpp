@@ -42,23 +42,23 @@ std::span<const Numbers> numbers() {
 
 const std::int64_t steps = by_form(4, 20);
 
-struct Placement {
+struct Offloading {
   std::int64_t resident_blocks, chunk;
   int staging;
   std::int64_t cpu_blocks = 0, speculative_blocks = 0;
 };
 /// Whole matrices, several chunks a matrix (with a shorter last one), and more places than chunks.
-const Placement placements[] = {
+const Offloading placements[] = {
     {0, std::int64_t{4} << 20, 4}, {1, 5000, 1}, {0, 3000, 2}, {2, 1600, 3}, {0, 9000, 64}};
 /// The CPU updates some blocks, all that are on the host, all that there are.
-const Placement shared_placements[] = {
+const Offloading shared_placements[] = {
     {0, 5000, 2, 1}, {1, 1600, 1, 2}, {0, std::int64_t{4} << 20, 4, 3}, {1, 3000, 64, 1}};
 /// Updates begin under the backward pass: of some blocks, of all, of those below the CPU's.
-const Placement speculative_placements[] = {{0, 5000, 2, 0, 1},
-                                            {0, 1600, 1, 0, 3},
-                                            {1, std::int64_t{4} << 20, 4, 0, 2},
-                                            {0, 3000, 3, 1, 1},
-                                            {0, 3000, 64, 0, 2}};
+const Offloading speculative_placements[] = {{0, 5000, 2, 0, 1},
+                                             {0, 1600, 1, 0, 3},
+                                             {1, std::int64_t{4} << 20, 4, 0, 2},
+                                             {0, 3000, 3, 1, 1},
+                                             {0, 3000, 64, 0, 2}};
 
 /// A bound that some of the steps exceed and others do not: other precisions' norms are much like
 /// those of fp32 on the CPU.
@@ -87,7 +87,7 @@ std::pair<int, int> count_clipped(const TrainingRun& run, double bound) {
 /// a second one too, each with a seed of its own. (There are at least as many numbers as
 /// placements, so that the short form too sees each of them.)
 void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64_t& seed,
-                      std::span<const Placement> among = placements, std::size_t step = 2) {
+                      std::span<const Offloading> among = placements, std::size_t step = 2) {
   CAPTURE(name_of(task.dtype), name_of(choice.layout), choice.narrow_gradients, choice.micro_batch,
           task.optimizer);
   task.grad_clip = dividing_norm(task);
@@ -97,9 +97,9 @@ void check_placements(TrainingTask task, const MemoryChoice& choice, std::uint64
   CHECK(clipped >= by_form(1, 4));
   CHECK(whole >= by_form(1, 4));
   const auto at = [&](std::uint64_t i) { return among[i % among.size()]; };
-  std::vector<Placement> chosen{at(seed)};
+  std::vector<Offloading> chosen{at(seed)};
   if (long_form()) chosen.push_back(at(seed + step));
-  for (const Placement& placement : chosen) {
+  for (const Offloading& placement : chosen) {
     CAPTURE(seed, placement.resident_blocks, placement.chunk, placement.staging,
             placement.cpu_blocks, placement.speculative_blocks);
     TrainingRun run(task,
@@ -165,7 +165,7 @@ TEST_CASE("state of SGD on the host changes no bit either", "[offload]") {
       if (!long_form() && shared == (dtype == DType::f32)) continue;
       const TrainingTask task{.dtype = dtype, .seq_len = 8, .rate = 0.1, .optimizer = "sgd"};
       check_placements(task, task.resident(), seed,
-                       shared ? std::span<const Placement>(shared_placements) : placements, 1);
+                       shared ? std::span<const Offloading>(shared_placements) : placements, 1);
     }
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("state of Muon on the host changes no bit either", "[offload]") {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool early : {false, true}) {
       const TrainingTask task{.dtype = dtype, .seq_len = 8, .optimizer = "muon"};
-      const std::span<const Placement> among =
+      const std::span<const Offloading> among =
           early ? std::span(speculative_placements).first(3) : placements;
       check_placements(task,
                        task.resident(dtype == DType::bf16 ? StateLayout::split : StateLayout::fp32),
@@ -188,7 +188,7 @@ TEST_CASE("with dropout and recompute, state on the host changes no bit", "[offl
   std::uint64_t seed = 30;
   const TrainingTask task{.dtype = DType::bf16, .seq_len = 8, .dropout = 0.1};
   MemoryChoice choice = task.resident(StateLayout::split);
-  choice.recompute = {Recompute::block, Recompute::gelu_ln, Recompute::gelu};
+  choice.placement.set_recompute({Recompute::block, Recompute::gelu_ln, Recompute::gelu});
   check_placements(task, choice, seed);
 }
 
@@ -204,8 +204,8 @@ TEST_CASE("inputs of blocks that rest on the host change no bit", "[offload]") {
     for (const std::int64_t resident : {3, 1}) {
       const bool all = modes[1] == Recompute::block_on_host;
       if (!long_form() && all == (resident == 3)) continue;
-      resting.recompute = modes;
-      CAPTURE(to_string(modes), resident);
+      resting.placement.set_recompute(modes);
+      CAPTURE(all, resident);
       TrainingRun run(task, offloaded(resting, resident, 5000, 2), open_gpu(++seed));
       CHECK(first_difference(run.train(steps), expected) == "");
       // All but the two put down last come back.
@@ -223,7 +223,7 @@ TEST_CASE("every copy to and from the host has its name in a step's timeline", "
   if (!have_gpu()) return;
   const TrainingTask task{.dtype = DType::bf16, .batch_size = 4, .seq_len = 8};
   MemoryChoice choice = task.resident(StateLayout::split);
-  choice.recompute = std::vector(3, Recompute::block_on_host);
+  choice.placement.set_recompute(Recompute::block_on_host);
   TrainingRun run(task, offloaded(choice, 0, 5000, 2, 1, 1), open_gpu(50));
   run.train(3);
   std::set<std::string> copies;

@@ -140,14 +140,12 @@ TEST_CASE("the flag --cuda-graph is refused where passes cannot be repeated, and
   CHECK_THAT(refusal("--dp 2"), Contains("--cuda-graph is for one rank"));
   CHECK_THAT(refusal("--pp 2"), Contains("--cuda-graph is for one rank"));
   CHECK_THAT(refusal("--tp 2"), Contains("--cuda-graph is for one rank"));
-  CHECK_THAT(refusal("--offload all"), Contains("and --offload all is given"));
-  CHECK_THAT(refusal("--cpu-blocks 2"), Contains("and --cpu-blocks is given"));
-  CHECK_THAT(refusal("--speculative-blocks 1"), Contains("and --speculative-blocks is given"));
-  CHECK_THAT(refusal("--recompute block+host"),
+  CHECK_THAT(refusal("--placement offload-state"), Contains("and --placement is offload-state"));
+  CHECK_THAT(refusal("--placement auto:block+host"),
              Contains("with --cuda-graph inputs stay on the GPU"));
   CHECK_THAT(refusal("--scaling"), Contains("--cuda-graph is for one rank"));
   CHECK_THAT(refusal("--gpus 4"), Contains("--gpus looks at many ranks; --cuda-graph is for one"));
-  CHECK(plan("--offload off").exit_code == 0);
+  CHECK(plan("--placement resident").exit_code == 0);
 
   // Without the flag this memory is enough for state in host memory.
   const std::string small =

@@ -29,18 +29,18 @@ constexpr Numbers numbers[] = {
     {DType::bf16, StateLayout::bf16m}, {DType::f16, StateLayout::fp32}};
 
 /// The lowest blocks keep their state in memory; that of the others is in a file.
-struct Placement {
+struct Offloading {
   std::int64_t resident, chunk;
   int places;
 };
-constexpr Placement placements[] = {
+constexpr Offloading placements[] = {
     {0, std::int64_t{4} << 20, 4}, {1, 5000, 1}, {0, 3000, 2}, {2, 1600, 3}, {0, 9000, 64}};
 
 TrainingTask task_of(const Numbers& given) {
   return {.dtype = given.dtype, .batch_size = 4, .seq_len = 8, .grad_clip = 2.4};
 }
 
-MemoryChoice choice_of(const TrainingTask& task, const Numbers& given, const Placement& place) {
+MemoryChoice choice_of(const TrainingTask& task, const Numbers& given, const Offloading& place) {
   MemoryChoice choice =
       offloaded(task.resident(given.layout, 2), place.resident, place.chunk, place.places);
   choice.narrow_gradients = given.narrow;
@@ -146,7 +146,8 @@ TEST_CASE("state in a file changes no bit of training on a GPU", "[state_file]")
       if (!expected) expected = TrainingRun(task, in_memory, open_gpu(1)).train(4);
       const TempDir folder;
       MemoryChoice choice = choice_of(task, numbers[n], placements[p]);
-      choice.cpu_blocks = 3 - choice.resident_blocks;
+      for (Placement& block : choice.placement.blocks)
+        if (block.residency != Residency::device) block.residency = Residency::cpu;
       const DevicePtr device = open_gpu(static_cast<std::uint64_t>(p) + 2);
       const MemoryPlan plan =
           plan_of(task, choice, DeviceKind::cuda, device->runtime().workspace_bytes(), folder);
@@ -176,10 +177,7 @@ TEST_CASE("weights in host memory and their state in a file change no bit", "[st
     for (const std::int64_t blocks : {1, 3}) {
       CAPTURE(name_of(given.dtype), blocks);
       const TempDir folder;
-      MemoryChoice resting = choice;
-      resting.resident_blocks = 3 - blocks;
-      resting.host_blocks = blocks;
-      resting.cpu_tables = blocks == 3;
+      MemoryChoice resting = with_weights_offloaded(choice, blocks, blocks == 3);
       resting.staging.chunk = 3000;
       const DevicePtr device = open_gpu(static_cast<std::uint64_t>(blocks) + 4);
       TrainingRun run(task, resting, device,

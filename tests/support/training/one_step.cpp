@@ -43,7 +43,7 @@ OneStep one_step(TrainingTask task, const StepLayout& layout, const Batch& batch
   if (!task.pipeline.empty()) task.stash = "auto";
   task.sequence_parallel = layout.sequence_parallel;
   MemoryChoice choice = task.resident(StateLayout::fp32, layout.micro_batch);
-  std::ranges::fill(choice.recompute, layout.recompute);
+  choice.placement.set_recompute(layout.recompute);
   return one_step(task, choice, batch, kind);
 }
 

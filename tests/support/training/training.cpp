@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <regex>
 
 #include "engine/autograd.h"
 #include "tests/support/fixture.h"
@@ -16,10 +17,11 @@ namespace {
 
 HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMemory given) {
   if (given.pinned || given.file ||
-      !(choice.streams() || choice.rests_inputs() || choice.host_blocks > 0))
+      !(choice.offloads_state() || choice.offloads_inputs() || choice.offloads_weights()))
     return given;
   constexpr std::size_t plenty = std::size_t{16} << 20;
-  return make_host_memory(device, plenty, choice.cpu_blocks + choice.host_blocks > 0 ? plenty : 0);
+  const bool by_cpu = choice.count(Residency::cpu) > 0 || choice.offloads_weights();
+  return make_host_memory(device, plenty, by_cpu ? plenty : 0);
 }
 
 }  // namespace
@@ -99,17 +101,32 @@ DecoderConfig small_model(const char* name, std::int64_t blocks) {
 
 MemoryChoice TrainingTask::resident(StateLayout layout, std::int64_t micro_batch) const {
   return {.micro_batch = micro_batch,
-          .recompute = std::vector(static_cast<std::size_t>(config.n_layer), Recompute::none),
-          .layout = layout,
-          .resident_blocks = config.n_layer};
+          .placement = {.blocks = std::vector<Placement>(static_cast<std::size_t>(config.n_layer))},
+          .layout = layout};
 }
 
-MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
-                       int staging, std::int64_t cpu_blocks, std::int64_t speculative_blocks) {
-  choice.resident_blocks = resident_blocks;
-  choice.cpu_blocks = cpu_blocks;
-  choice.speculative_blocks = speculative_blocks;
+MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident, std::int64_t chunk, int staging,
+                       std::int64_t by_cpu, std::int64_t speculative) {
+  std::vector<Residency> all(choice.placement.blocks.size(), Residency::streamed);
+  std::fill_n(all.begin(), resident, Residency::device);
+  std::fill_n(all.rbegin(), by_cpu + speculative, Residency::speculative);
+  std::fill_n(all.rbegin(), by_cpu, Residency::cpu);
+  choice.placement.set_residency(all);
   choice.staging = {.chunk = chunk, .places = staging};
+  return choice;
+}
+
+MemoryChoice with_weights_offloaded(MemoryChoice choice, std::int64_t blocks, bool embeddings) {
+  std::vector<Residency> all = choice.placement.residency();
+  std::fill_n(all.rbegin(), blocks, Residency::host);
+  choice.placement.set_residency(all);
+  choice.placement.offload_embeddings = embeddings;
+  return choice;
+}
+
+MemoryChoice recomputing(MemoryChoice choice, const std::string& modes) {
+  const std::string text = "auto:" + std::regex_replace(modes, std::regex(","), ",auto:");
+  choice.placement.set_recompute(*parse_placement(text, choice.layers()).recompute);
   return choice;
 }
 

@@ -46,9 +46,13 @@ struct TrainingTask {
 DecoderConfig small_model(const char* name, std::int64_t blocks);
 
 /// Changes the choice so that the state of all but the lowest blocks is in host memory.
-MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident_blocks, std::int64_t chunk,
-                       int staging, std::int64_t cpu_blocks = 0,
-                       std::int64_t speculative_blocks = 0);
+MemoryChoice offloaded(MemoryChoice choice, std::int64_t resident, std::int64_t chunk, int staging,
+                       std::int64_t by_cpu = 0, std::int64_t speculative = 0);
+/// Changes it so that weights, gradients and state of the highest blocks are in host memory.
+MemoryChoice with_weights_offloaded(MemoryChoice choice, std::int64_t blocks,
+                                    bool embeddings = false);
+/// Changes what its blocks recompute: "gelu", or "block*1,gelu".
+MemoryChoice recomputing(MemoryChoice choice, const std::string& modes);
 
 /// Returns the share of a batch for one of several ranks; `rows` is the whole batch's rows.
 Batch share_of(const Batch& batch, int rank, int ranks, std::int64_t rows);
