@@ -8,9 +8,11 @@ endfunction()
 # -Wrestrict is wrong about std::string in GCC 12 (its bug 105651).
 sluice_cxx_options(-Wall -Wextra -Wconversion -Wshadow -Werror
                    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
-# GCC 16 says of vectors in a struct that a function returns that their memory is freed where it was not
-# allocated (tokenizer_json.cpp). It may say so, and compile.
-sluice_cxx_options($<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,16>>:-Wno-error=free-nonheap-object>)
+# What the optimizer says of memory is wrong now and then, about other lines in each version of GCC and for
+# each processor (13 to 16: of vectors that a function returns or copies). It may say so, and compile.
+set(memory_warnings array-bounds stringop-overflow stringop-overread free-nonheap-object)
+list(TRANSFORM memory_warnings PREPEND -Wno-error=)
+sluice_cxx_options("$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:${memory_warnings}>")
 target_include_directories(sluice_options INTERFACE ${PROJECT_SOURCE_DIR})
 if(SLUICE_MARCH)
   sluice_cxx_options(-march=${SLUICE_MARCH})
