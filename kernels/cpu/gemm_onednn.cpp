@@ -90,6 +90,18 @@ TilePrimitive make_primitive(const TileShape& s) {
   return p;
 }
 
+/// True if oneDNN 3.7 computes this wrongly: it takes the strides beside a dimension of 1 for those
+/// of contiguous memory, so it reads a single row of a transposed `a`, and writes a single column
+/// of `out`, at other addresses. 3.6 to 3.7.2 were tried; 2.6 is right.
+constexpr bool misreads(const TileShape& s) {
+#if DNNL_VERSION_MAJOR >= 3
+  return (s.m == 1 && s.transpose_a && s.k > 1) || (s.n == 1 && s.m > 1 && s.ldc > 1);
+#else
+  static_cast<void>(s);
+  return false;
+#endif
+}
+
 /// Limits OpenMP to one thread for the calling thread. oneDNN plans and computes with OpenMP's
 /// threads, and one thread computes one tile.
 void use_one_thread() {
@@ -163,6 +175,28 @@ void run_tile(const Gemm& op, const TilePrimitive& p, std::int64_t row, std::int
   p.matmul.execute(stream, arguments);
 }
 
+/// Computes a tile of `rows` x `columns` without oneDNN.
+void run_tile_plain(const Gemm& op, std::int64_t row, std::int64_t rows, std::int64_t column,
+                    std::int64_t columns) {
+  const auto part = [](const View& view, std::int64_t first_row, std::int64_t first_column,
+                       std::int64_t height, std::int64_t width) {
+    View made = block(view, first_row, first_column);
+    made.shape[0] = height;
+    made.shape[1] = width;
+    return made;
+  };
+  const std::int64_t k = op.transpose_a ? op.a.dim(0) : op.a.dim(1);
+  Gemm tile = op;
+  tile.a = op.transpose_a ? part(op.a, 0, row, k, rows) : part(op.a, row, 0, rows, k);
+  tile.b = op.transpose_b ? part(op.b, column, 0, columns, k) : part(op.b, 0, column, k, columns);
+  tile.out = part(op.out, row, column, rows, columns);
+  if (op.bias) {
+    tile.bias.address += column * static_cast<std::int64_t>(size_of(op.bias.dtype));
+    tile.bias.shape[0] = columns;
+  }
+  gemm_plain(tile);
+}
+
 bool run_grid(const Gemm& op) {
   const std::int64_t m = op.out.dim(0);
   const std::int64_t n = op.out.dim(1);
@@ -171,7 +205,7 @@ bool run_grid(const Gemm& op) {
   const std::int64_t grid_m = (m + tile_m - 1) / tile_m;
   const std::int64_t grid_n = (n + tile_n - 1) / tile_n;
   // Primitives for whole tiles, and for the smaller ones of the last row and column.
-  const TilePrimitive* primitives[2][2] = {};
+  const TilePrimitive* primitives[2][2] = {};  // null: a tile for run_tile_plain()
   for (int last_row = 0; last_row < 2; ++last_row) {
     for (int last_column = 0; last_column < 2; ++last_column) {
       const TileShape shape{.m = last_row ? m - (grid_m - 1) * tile_m : std::min(tile_m, m),
@@ -186,6 +220,7 @@ bool run_grid(const Gemm& op) {
                             .in = op.a.dtype,
                             .out = op.out.dtype,
                             .bias = op.bias ? std::optional(op.bias.dtype) : std::nullopt};
+      if (misreads(shape)) continue;
       const auto& made = primitive_for(shape);
       if (!made) return false;
       primitives[last_row][last_column] = &*made;
@@ -194,9 +229,16 @@ bool run_grid(const Gemm& op) {
   const auto tile = [&, rows = tile_m, columns = tile_n](std::int64_t task) {
     const std::int64_t i = task % grid_m;
     const std::int64_t j = task / grid_m;
-    run_tile(op, *primitives[i == grid_m - 1][j == grid_n - 1], i * rows, j * columns);
+    const TilePrimitive* const p = primitives[i == grid_m - 1][j == grid_n - 1];
+    if (p != nullptr) run_tile(op, *p, i * rows, j * columns);
   };
   parallel_for(grid_m * grid_n, tile);
+  for (std::int64_t i = 0; i < grid_m; ++i)
+    for (std::int64_t j = 0; j < grid_n; ++j) {
+      if (primitives[i == grid_m - 1][j == grid_n - 1] != nullptr) continue;
+      const std::int64_t row = i * tile_m, column = j * tile_n;
+      run_tile_plain(op, row, std::min(tile_m, m - row), column, std::min(tile_n, n - column));
+    }
   return true;
 }
 
