@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
-#include "parallel/flight_recorder/bus_error.h"
+#include "parallel/flight_recorder/taken_signals.h"
 
 namespace sluice {
 namespace {
@@ -120,7 +120,7 @@ extern "C" void lost_memory(int) {
 }
 
 void tell_of_lost_memory() {
-  take_back_bus_error();
+  take_back_signal(SIGBUS);
   struct sigaction action {};
   sigaction(SIGBUS, nullptr, &action);
   if (action.sa_handler != SIG_DFL) return;  // a sanitizer's handler reports more
@@ -132,6 +132,7 @@ void tell_of_lost_memory() {
 
 void receive_signals_on_one_thread() {
   tell_of_lost_memory();
+  take_back_signal(SIGHUP);
   sigset_t waited_for;
   sigemptyset(&waited_for);
   const auto disposition = [](int signal) {

@@ -16,8 +16,8 @@
 #include <system_error>
 
 #include "kernels/base/error.h"
-#include "parallel/flight_recorder/bus_error.h"
 #include "parallel/flight_recorder/record_layout.h"
+#include "parallel/flight_recorder/taken_signals.h"
 
 namespace sluice {
 
@@ -111,7 +111,7 @@ void replace_truncated(int signal, siginfo_t* info, void*) {
 
 void protect(std::byte* record) {
   static const bool installed = [] {
-    take_back_bus_error();
+    take_back_signal(SIGBUS);
     struct sigaction action {};
     action.sa_sigaction = replace_truncated;
     action.sa_flags = SA_SIGINFO;

@@ -1,4 +1,4 @@
-#include "parallel/flight_recorder/bus_error.h"
+#include "parallel/flight_recorder/taken_signals.h"
 
 #include <dlfcn.h>
 
@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-void take_back_bus_error() {
+void take_back_signal(int signal) {
   struct sigaction action {};
-  ::sigaction(SIGBUS, nullptr, &action);
+  ::sigaction(signal, nullptr, &action);
   Dl_info of{};  // the library of the handler
   if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN ||
       ::dladdr(reinterpret_cast<void*>(action.sa_handler), &of) == 0 || of.dli_fname == nullptr ||
@@ -17,7 +17,7 @@ void take_back_bus_error() {
     return;
   // UCX's own way to say so.
   if (void* const found = ::dlsym(RTLD_DEFAULT, "ucs_debug_disable_signal"))
-    reinterpret_cast<void (*)(int)>(found)(SIGBUS);
+    reinterpret_cast<void (*)(int)>(found)(signal);
 }
 
 }  // namespace sluice
