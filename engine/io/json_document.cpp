@@ -112,6 +112,7 @@ Json parse_json(std::string_view text, std::string_view what) {
   if (text.starts_with("\xEF\xBB\xBF"))
     fail(fmt::format("{} begins with a byte order mark; save it as UTF-8 without one", what),
          ErrorKind::usage);
+  if (text.empty()) fail(fmt::format("{} is not valid JSON: it is empty", what), ErrorKind::usage);
   if (const auto nul = text.find('\0'); nul != text.npos)
     fail(fmt::format("{} is not valid JSON: NUL at byte {}", what, nul), ErrorKind::usage);
   Json root;

@@ -240,6 +240,10 @@ TEST_CASE(
   const auto rows = read_rows();
   CHECK(rows.size() >= 60);
   std::set<std::string> programs;
+  // The mpirun of Open MPI 5.0.7 crashes on two programs with a colon between them.
+  const bool one_program_alone =
+      !std::string(SLUICE_MPIRUN).empty() &&
+      RunningProgram(SLUICE_MPIRUN, {"--version"}).finish().out.find(" 5.0.7") != std::string::npos;
   const Folder in;
   const auto before = in.entries();
   const auto run = [&](const Row& row) {
@@ -248,7 +252,9 @@ TEST_CASE(
     const std::string program = command.front();
     // Jobs that begin at the same time would make the same folder for mpirun.
     const TempDir temporary;
-    Arguments words{"TMPDIR=" + (is_launched(row) ? temporary.path() : in.path() / "tmp").string()};
+    // Open MPI 5 leaves a folder of its own where a program that has begun MPI is refused.
+    const bool by_mpi = is_launched(row) || !variables.empty();
+    Arguments words{"TMPDIR=" + (by_mpi ? temporary.path() : in.path() / "tmp").string()};
     words.insert(words.end(), variables.begin(), variables.end());
     if (is_mpirun(row)) {
       words.insert(words.end(), {SLUICE_MPIRUN, "--allow-run-as-root", "--oversubscribe"});
@@ -276,6 +282,7 @@ TEST_CASE(
     const bool needs_mpi = launched || !take_variables(command).empty();
     programs.insert(command.front());
     if (needs_mpi && std::string(SLUICE_MPIRUN).empty()) continue;
+    if (one_program_alone && row.command.find(" : ") != std::string::npos) continue;
     if (row.command.find("--device cuda") != std::string::npos && cuda_devices() > 0) continue;
     const ProgramResult result = launched ? jobs.at(row.command).get() : run(row);
     INFO(row.command);

@@ -35,7 +35,7 @@ TEST_CASE("what strict JSON forbids is refused with the file and the reason", "[
     std::string text, reason;
   };
   const std::vector<Case> cases = {
-      {"", "unexpected end of input"},
+      {"", "it is empty"},
       {"{\"a\":1", "unexpected end of input"},
       {"{\"a\":1} x", "line 1, column 9"},
       {"{}{}", "expected end of input"},
