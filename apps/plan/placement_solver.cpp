@@ -1,8 +1,6 @@
 #include "apps/plan/placement_solver.h"
 
 #include <algorithm>
-#include <limits>
-#include <tuple>
 
 #include "apps/plan/memory_flags.h"
 #include "apps/plan/plan_time.h"
@@ -40,12 +38,11 @@ PlacementSolver::PlacementSolver(const TrainConfig& options, const RunSetup& set
   validate_memory_flags(options, setup, profile);
 }
 
-/// Weights that are offloaded need the state of all other blocks on the device.
 bool PlacementSolver::can_offload_state() const {
-  return offloaded_weights_ == 0 && sluice::can_offload_state(options_, profile_);
+  return sluice::can_offload_state(options_, profile_);
 }
 bool PlacementSolver::can_share_cpu() const {
-  return offloaded_weights_ == 0 && sluice::can_share_cpu(options_, setup_, profile_);
+  return sluice::can_share_cpu(options_, setup_, profile_);
 }
 
 /// Returns the choice with the lowest `resident` blocks' state on the device and, of the others,
@@ -147,11 +144,10 @@ std::optional<PlacementSolver::Estimate> PlacementSolver::with_state(const Memor
   }
   const auto with = [&](std::int64_t resident, std::int64_t by_cpu) {
     MemoryChoice tried = placed(choice, resident, by_cpu);
-    const MemoryBytes held =
-        state.bytes_for(resident + offloaded_weights_, tried.count(Residency::cpu), layers_);
+    const MemoryBytes held = state.bytes_for(resident, tried.count(Residency::cpu), layers_);
     return estimated(std::move(tried), held);
   };
-  const std::int64_t most = layers_ - offloaded_weights_, least = can_offload_state() ? 0 : most;
+  const std::int64_t most = layers_, least = can_offload_state() ? 0 : most;
   std::optional<Estimate> best;
   for (std::int64_t resident = most; resident >= least && !best; --resident) {
     best = with(resident, cpu_share(choice, resident, state));
@@ -197,11 +193,8 @@ std::optional<PlacementSolver::Estimate> PlacementSolver::best_estimate(
   const auto sizes = micro_batches(options_, setup_, profile_.gpu);
   const std::int64_t each = setup_.trainer.seq_len;
   std::optional<Estimate> best;
-  auto entries = plan_entries(profile_.gpu, can_offload_inputs(setup_, profile_),
-                              asked_.recompute.has_value());
-  // One block at a time keeps what backward needs: to recompute some of it saves little.
-  if (offloaded_weights_ > 0) entries.resize(1);
-  for (const PlanEntry& entry : entries) {
+  for (const PlanEntry& entry : plan_entries(profile_.gpu, can_offload_inputs(setup_, profile_),
+                                             asked_.recompute.has_value())) {
     // A batch of fewer tokens than an entry has is enough for it, and one sequence is few.
     const std::int64_t least = std::min(entry.least, sizes.front() * each);
     for (const std::int64_t rows : sizes) {
@@ -239,6 +232,26 @@ std::optional<Plan> PlacementSolver::best_staged(const StagedPrecision& precisio
   return {};
 }
 
+/// Plans with offloaded weights, which leave nothing to solve: one block at a time keeps what its
+/// backward pass needs, so that to recompute some of it would save little.
+MemoryChoice PlacementSolver::offloading(const StatePrecision& precision) const {
+  MemoryChoice choice = choice_of({precision, stagings(options_, false).front()});
+  choice.micro_batch = setup_.trainer.micro_batch;
+  if (asked_.residency) choice.placement.set_residency(*asked_.residency);
+  if (asked_.recompute) choice.placement.set_recompute(*asked_.recompute);
+  return choice;
+}
+
+std::optional<Plan> PlacementSolver::with_offloaded_weights(const StatePrecision& precision) {
+  const MemoryChoice choice = offloading(precision);
+  const MemoryPlan memory = counter_.all(choice);
+  note(choice, bytes_of(memory));
+  if (budgets_.excess(bytes_of(memory)) > 0) return {};
+  StateMemory state;
+  state.all = counter_.state(choice);
+  return plan_of(choice, memory, state);
+}
+
 /// Returns the fastest plan over all stagings. The cost model ignores what small stagings cost,
 /// so they have to be faster by a margin.
 std::optional<Plan> PlacementSolver::best_of(const StatePrecision& precision) {
@@ -252,24 +265,38 @@ std::optional<Plan> PlacementSolver::best_of(const StatePrecision& precision) {
 }
 
 std::optional<Plan> PlacementSolver::best(const StatePrecision& precision, std::int64_t least) {
-  const auto with = [&](std::int64_t offloaded) {
+  const auto place = [&](std::int64_t offloaded) {
     offloaded_weights_ = std::min(offloaded, layers_);
     offload_embeddings_ = asked_.offload_embeddings || offloaded > layers_;
-    return best_of(precision);
+  };
+  const auto with = [&](std::int64_t offloaded) {
+    place(offloaded);
+    return offloaded > 0 ? with_offloaded_weights(precision) : best_of(precision);
   };
   least = std::max(least, asked_.count(Residency::host));
-  std::optional<Plan> best = with(least);
-  if (best || asked_.residency || !options_.parallel.layer_major() ||
-      !can_offload_weights(options_, setup_, profile_))
+  if (std::optional<Plan> best = with(least); best || asked_.residency ||
+                                              !options_.parallel.layer_major() ||
+                                              !can_offload_weights(options_, setup_, profile_))
     return best;
-  const auto before = std::tuple(budgets_, nearest_, nearest_excess_);
-  budgets_.host_allowed = std::numeric_limits<std::size_t>::max();
-  std::int64_t too_few = least, enough = layers_ + 1;
-  while (enough - too_few > 1) {
-    const std::int64_t middle = (too_few + enough) / 2;
-    (with(middle) ? enough : too_few) = middle;
-  }
-  std::tie(budgets_, nearest_, nearest_excess_) = before;
+  // The device's bytes fall by the same number with each block, so two counts give the fewest.
+  const auto bytes = [&](std::int64_t offloaded) {
+    place(offloaded);
+    return counter_.all(offloading(precision)).high_water;
+  };
+  const auto fits = [&](std::int64_t offloaded) {
+    return budgets_.device_excess(bytes(offloaded)) == 0;
+  };
+  if (layers_ == 1 || !fits(layers_)) return with(layers_ + 1);
+  const std::size_t all = bytes(layers_), one = bytes(1);
+  const std::size_t each = (one - std::min(one, all)) / static_cast<std::size_t>(layers_ - 1);
+  const std::size_t excess = budgets_.device_excess(one);
+  std::int64_t enough =
+      1 + static_cast<std::int64_t>((excess + each) / std::max<std::size_t>(1, each));
+  enough = std::clamp(enough, std::max<std::int64_t>(1, least), layers_);
+  while (enough < layers_ && !fits(enough))
+    ++enough;
+  while (enough > std::max<std::int64_t>(1, least) && fits(enough - 1))
+    --enough;
   return with(enough);
 }
 
@@ -303,8 +330,16 @@ Plan PlacementSolver::plan_of(const MemoryChoice& choice, const MemoryPlan& memo
 
 bool PlacementSolver::may_fit(const StatePrecision& precision) {
   if (!options_.memory.state_home.empty()) return true;
-  const std::size_t held = counter_.state(choice_of({precision, {}})).device;
-  return held < budgets_.device_allowed || held - budgets_.device_allowed < budgets_.host_allowed;
+  // Bytes of a parameter: the weight, the gradient and, of the moments and the master weight, less
+  // than any update rule keeps but AdamW's.
+  constexpr double state[] = {8, 8, 6, 4, 2};
+  const bool adamw = options_.optimizer.kind == OptimizerKind::adamw;
+  const double bytes = static_cast<double>(size_of(setup_.precision.dtype)) +
+                       (precision.narrow_gradients ? 2 : 4) +
+                       (adamw ? state[static_cast<std::size_t>(precision.layout)] : 0);
+  const double held = bytes * trained_parameters(setup_.config, options_.parallel.tp);
+  return held <
+         static_cast<double>(budgets_.device_allowed) + static_cast<double>(budgets_.host_allowed);
 }
 
 void PlacementSolver::note(const MemoryChoice& choice, const MemoryBytes& need) {

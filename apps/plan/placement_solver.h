@@ -67,6 +67,8 @@ class PlacementSolver {
   std::optional<Estimate> best_estimate(const StagedPrecision& precision, const StateMemory& state);
   std::optional<Plan> best_staged(const StagedPrecision& precision);
   std::optional<Plan> best_of(const StatePrecision& precision);
+  MemoryChoice offloading(const StatePrecision& precision) const;
+  std::optional<Plan> with_offloaded_weights(const StatePrecision& precision);
   Plan plan_of(const MemoryChoice& choice, const MemoryPlan& memory,
                const StateMemory& state) const;
   Plan with_wide_head(Plan plan, const StateMemory& state) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include "apps/plan/memory_flags.h"
 #include "apps/plan/placement_solver.h"
@@ -81,24 +82,39 @@ class Planner {
   }
 
   /// Plans with the largest micro-batch that fits, since weights are copied for each step and not
-  /// for each micro-batch. The smallest is tried first: if that does not fit, none does.
+  /// for each micro-batch. A small one, which still is quick to count, is tried first: if it is far
+  /// from fitting, so are all.
   std::optional<Plan> with_offloaded_weights(const StatePrecision& precision) {
-    constexpr std::int64_t most_tokens = 1 << 14;
+    constexpr std::int64_t most_tokens = 1 << 14, few_micro_batches = 16;
+    std::optional<std::size_t> excess;
     const auto with = [&](std::int64_t rows) {
       const LayerMajor run(options_, setup_, precision, rows);
       PlacementSolver solver(run.options, run.setup, profile_, ranks_);
       std::optional<Plan> best = solver.best(precision, 1);
+      if (!best) excess = solver.excess();
       if (!best && (!nearest_ || solver.excess() < nearest_->excess))
         nearest_ = {.precision = precision, .rows = rows, .excess = solver.excess()};
       return best;
     };
-    const auto sizes = micro_batches(options_, setup_, profile_.gpu);
-    std::optional<Plan> smallest = with(sizes.back());
-    if (!smallest) return {};
-    for (const std::int64_t rows : sizes)
-      if (rows * setup_.trainer.seq_len <= most_tokens && rows != sizes.back())
-        if (auto best = with(rows)) return best;
-    return smallest;
+    std::vector<std::int64_t> sizes = micro_batches(options_, setup_, profile_.gpu);
+    const std::int64_t least = sizes.back();
+    std::erase_if(sizes, [&](std::int64_t rows) {
+      return rows != least && rows * setup_.trainer.seq_len > most_tokens;
+    });
+    const auto quick = std::ranges::find_if(sizes.rbegin(), sizes.rend(), [&](std::int64_t rows) {
+      return rows * few_micro_batches >= options_.batch_share();
+    });
+    const std::int64_t small = quick != sizes.rend() ? *quick : sizes.front();
+    std::optional<Plan> found = with(small);
+    if (!found && *excess > solver_.budgets().device_allowed / 16) return {};
+    for (const std::int64_t rows : sizes) {
+      if (rows == small) {
+        if (found) return found;
+      } else if (auto best = with(rows)) {
+        return best;
+      }
+    }
+    return found;
   }
 
   [[noreturn]] void refuse() {

@@ -92,7 +92,8 @@ void refuse_plan(const TrainConfig& options, const RunSetup& setup, const Memory
   if (options.parallel.pipelined() && !options.batch.micro_batch && nearest.micro_batch > 1)
     text += fmt::format("; a --micro-batch smaller than {} takes less", nearest.micro_batch);
   const bool state_could_leave =
-      options.memory.state_home.empty() && can_offload_state(options, profile);
+      options.memory.state_home.empty() && !requested_placement(options, setup).residency &&
+      options.optimizer.kind != OptimizerKind::adafactor && !options.machine.cuda_graph;
   const std::size_t over = profile.gpu ? host_over : device_over;
   const std::size_t state = profile.gpu ? memory.visiting_state + memory.cpu_state
                                         : memory.by_use[static_cast<std::size_t>(MemoryUse::state)];

@@ -165,7 +165,7 @@ TEST_CASE("micro-batches of divided tokens are those that divide", "[tensor-plan
       "--state-layout fp32 --gradients fp32 ";
   const auto chosen = [&](const std::string& flags) {
     const std::string all = plan_of(odd + flags).at("chosen").at("flags");
-    return all.substr(0, all.find(" --recompute"));
+    return all.substr(0, all.find(" --placement"));
   };
   CHECK(chosen("--tp 2 --batch-size 6") == "--micro-batch 6");
   CHECK(chosen("--tp 4 --batch-size 36") == "--micro-batch 36");
