@@ -6,9 +6,9 @@ if(SLUICE_MARCH AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=${SLUICE_MARCH} -dM -E -x c++ /dev/null
                   OUTPUT_VARIABLE macros ERROR_QUIET)
   set(sets "")
-  # By the names that __builtin_cpu_supports of GCC 12 and Clang 14 have; the rest comes with these.
+  # By the names that __builtin_cpu_supports of GCC 12 and 16 and Clang 14 have; the rest comes with these.
   foreach(set sse3 ssse3 sse4.1 sse4.2 sse4a popcnt aes pclmul avx fma fma4 xop bmi bmi2 avx2
-          avx512f avx512cd avx512er avx512pf avx512bw avx512dq avx512vl avx512vbmi avx512ifma
+          avx512f avx512cd avx512bw avx512dq avx512vl avx512vbmi avx512ifma
           avx512vpopcntdq avx512vbmi2 avx512vnni avx512bitalg avx512bf16 gfni vpclmulqdq)
     string(TOUPPER "${set}" macro)
     string(REPLACE "." "_" macro "${macro}")

@@ -275,11 +275,10 @@ TEST_CASE("the loss scale follows its script, through a resume, the same on all 
         const bool overflows = script[step] == 'x';
         scaler = LossScaler(state);
         // Spoils the weights on one rank only.
-        const auto good =
-            change_weights(run, overflows && ranks.rank() == 1
-                                    ? std::vector<Change>{{"h.0.mlp.c_fc.bias", 0, 6e4F},
-                                                          {"h.0.mlp.c_proj.weight", 0, 6e4F}}
-                                    : std::vector<Change>());
+        std::vector<Change> spoilt;
+        if (overflows && ranks.rank() == 1)
+          spoilt = {{"h.0.mlp.c_fc.bias", 0, 6e4F}, {"h.0.mlp.c_proj.weight", 0, 6e4F}};
+        const auto good = change_weights(run, spoilt);
         const RunBits before = bits_by_name(run);
         const TrainStep& result = run.step();
         RunBits after = bits_by_name(run);
