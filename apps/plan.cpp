@@ -46,8 +46,7 @@ void require_planning(const TrainConfig& o, const std::string& save_probe) {
         "is for several ranks: --dp, --pp, --tp, --gpus or --scaling"},
        {ranks <= o.planning.ranks_per_node && !o.planning.scaling,
         "--network-bandwidth --network-latency",
-        fmt::format("is between nodes, and {} ranks are on one (--ranks-per-node)", ranks)},
-       {true, "--plan", "is what this program does"}});
+        fmt::format("is between nodes, and {} ranks are on one (--ranks-per-node)", ranks)}});
   if (save_probe.empty()) return;
   for (const std::string& flag : o.given.changed)
     if (flag != "--save-probe" && flag != "--device" && flag != "--precision" &&

@@ -1,7 +1,5 @@
 #include "optim/optimizer_config.h"
 
-#include <cmath>
-
 namespace sluice {
 
 MuonOptions muon_options(const OptimizerConfig& c, double lr) {
@@ -14,12 +12,6 @@ MuonOptions muon_options(const OptimizerConfig& c, double lr) {
       .rate_factor = lr == 0 ? 1 : muon_lr / lr,
       .adamw = {
           .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.eps, .weight_decay = c.weight_decay}};
-}
-
-double lr_factor(const OptimizerConfig& c, std::int64_t batch_size) {
-  const double ratio =
-      static_cast<double>(batch_size) / static_cast<double>(c.lr_batch.value_or(batch_size));
-  return c.lr_scaling == RateScaling::linear ? ratio : std::sqrt(ratio);
 }
 
 }  // namespace sluice

@@ -15,17 +15,12 @@ constexpr bool takes_whole_tensors(OptimizerKind kind) {
   return kind == OptimizerKind::adafactor || kind == OptimizerKind::muon;
 }
 
-/// How a learning rate changes with the batch size: by the root of the ratio, or by the ratio.
-enum class RateScaling : std::uint8_t { sqrt, linear };
-
 /// The update rule and its learning rate, as a user asks for them. None: a default that depends on
 /// other settings.
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::adamw;
-  std::optional<double> lr;               ///< none: by where the weights are from
-  std::optional<double> min_lr;           ///< at the end of the schedule; none: a tenth of `lr`
-  std::optional<std::int64_t> lr_batch;   ///< the batch size that `lr` is for; none: the run's
-  std::optional<RateScaling> lr_scaling;  ///< none: sqrt
+  std::optional<double> lr;      ///< none: by where the weights are from
+  std::optional<double> min_lr;  ///< at the end of the schedule; none: a tenth of `lr`
   std::int64_t warmup_steps = 20;
   ScheduleKind schedule = ScheduleKind::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -36,12 +31,7 @@ struct OptimizerConfig {
   std::optional<double> muon_momentum;  ///< none: 0.95
 };
 
-/// Returns Muon's options for a run whose learning rate is `lr`, before it is scaled to the batch.
+/// Returns Muon's options for a run whose learning rate is `lr`.
 MuonOptions muon_options(const OptimizerConfig& config, double lr);
-
-/// Returns the factor by which the learning rate is scaled to the batch: linear after Goyal et al.,
-/// "Accurate, large minibatch SGD", 2017; by the root after Malladi et al., "On the SDEs and
-/// scaling rules for adaptive gradient algorithms", 2022.
-double lr_factor(const OptimizerConfig& config, std::int64_t batch_size);
 
 }  // namespace sluice

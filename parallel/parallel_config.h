@@ -36,12 +36,11 @@ struct ParallelConfig {
 
   std::optional<std::size_t> bucket_size;  ///< bytes of gradients that are reduced at a time
   std::optional<GpuExchange> communication;
-  bool overlap = true;                ///< reduces gradients while backward goes on
-  bool checked = true;                ///< compares the ranks' operations with each other
-  std::int64_t check_replicas = 100;  ///< steps between comparisons of the ranks' weights; 0: none
-  double collective_timeout = 120;    ///< seconds
-  std::string rank_files;             ///< folder for the ranks' records; empty: a temporary one
-  std::string inject;                 ///< a fault, as parse_injection() reads it
+  bool overlap = true;              ///< reduces gradients while backward goes on
+  bool checked = true;              ///< compares the ranks' operations with each other
+  double collective_timeout = 120;  ///< seconds
+  std::string rank_files;           ///< folder for the ranks' records; empty: a temporary one
+  std::string inject;               ///< a fault, as parse_injection() reads it
 
   /// A single process runs as a pipeline of one rank if `pipeline` asks for it.
   bool pipelined() const { return pp > 1 || pipeline; }

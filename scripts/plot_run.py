@@ -159,10 +159,6 @@ def draw(runs, smooth, title, output):
             loss.plot(*run.series("val", "loss"), color=colour, linewidth=1.3, linestyle="--",
                       marker="o", markersize=5, markerfacecolor="white", markeredgewidth=1.5,
                       zorder=4, label=f"{name}validation")
-        if any("train_loss" in entry for entry in run.val.values()):  # --eval-train
-            loss.plot(*run.series("val", "train_loss"), color=colour, linewidth=1.3, linestyle=":",
-                      marker="s", markersize=4, markerfacecolor="white", markeredgewidth=1.2,
-                      zorder=4, label=f"{name}training data, evaluated")
         rate.plot(*run.series("train", "lr"), color=colour, linewidth=1.9,
                   marker="o" if len(run.train) == 1 else None)
         draw_line(speed, *run.series("train", "tokens_per_second"), window, colour)

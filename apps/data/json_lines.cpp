@@ -88,7 +88,7 @@ void read_json_lines(Input& input, const std::string& name, const TextOptions& o
     } catch (const Error& error) {
       if (!o.skip_bad_lines)
         fail(fmt::format("{}{}", error.what(),
-                         o.may_skip ? "; --skip-bad-lines leaves such lines out" : ""),
+                         o.may_skip ? "; prepare_data --skip-bad-lines leaves such lines out" : ""),
              ErrorKind::usage);
       skipped.add("bad line", "bad lines", place);
       continue;

@@ -30,7 +30,7 @@ std::string SpecialNames::sentence(const std::string& where) const {
       all > most->second ? fmt::format(", and other such names {}", all - most->second) : "";
   return fmt::format(
       "{}: the text has the name of the special token {} {} time{}{}, and it is encoded as plain "
-      "text; with --special it becomes that token",
+      "text; with --special, for a training of prepare_data, it becomes that token",
       where, quote(most->first), most->second, most->second == 1 ? "" : "s", others);
 }
 

@@ -16,39 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The formats of --data and --val-data.
-struct Kinds {
-  bool known = true;            ///< false: they are not on this machine
-  bool text = false;            ///< some of it is text
-  bool json = false;            ///< some of it is JSON Lines
-  bool drawn = false;           ///< documents for validation are drawn
-  std::string name = "--data";  ///< for messages
-};
-
-/// `read`: the data was read, so it is here.
-Kinds kinds_of(const TrainConfig& o, bool read) {
-  Kinds kinds;
-  if (o.data.train.empty()) return {.text = true, .name = "the text that ships with the program"};
-  const auto add = [&](const std::string& flag, const std::vector<std::string>& names) {
-    if (names.empty() || !kinds.known) return;
-    const auto here = [](const std::string& name) { return fs::exists(name); };
-    kinds.known = read || std::ranges::all_of(names, here);
-    if (!kinds.known) return;
-    const DataFiles files = find_data(flag, names);
-    if (kinds.name == "--data") kinds.name = files.name;
-    const bool json = any_json_lines(files, o.data.text.format);
-    kinds.text |= !files.texts.empty();
-    kinds.json |= json;
-    kinds.drawn |=
-        flag == "--data" && o.data.val.empty() && (json || files.texts.size() >= few_documents);
-  };
-  add("--data", o.data.train);
-  add("--val-data", o.data.val);
-  return kinds;
+/// Returns the training data's name, for messages.
+std::string name_of_data(const TrainConfig& o) {
+  if (o.data.train.empty()) return "the text that ships with the program";
+  const auto here = [](const std::string& name) { return fs::exists(name); };
+  return std::ranges::all_of(o.data.train, here) ? find_data("--data", o.data.train).name
+                                                 : "--data";
 }
 
 /// The rules of flags that would change nothing.
-std::vector<NoEffect> rules_of(const TrainConfig& o, const RunSetup& setup, const Kinds& data) {
+std::vector<NoEffect> rules_of(const TrainConfig& o, const RunSetup& setup) {
+  const std::string data = name_of_data(o);
   const DecoderConfig& config = setup.config;
   const bool shaped = !o.model.name.empty();
   const auto shape = [&](std::int64_t has) {
@@ -67,23 +45,17 @@ std::vector<NoEffect> rules_of(const TrainConfig& o, const RunSetup& setup, cons
       {shaped && o.model.n_head != config.n_head, "--n-head", shape(config.n_head), true},
       {shaped && o.model.n_embd != config.n_embd, "--n-embd", shape(config.n_embd), true},
       // Beside data.
-      {data.known && !data.text && o.evaluation.prompt.empty(), "--special",
-       fmt::format("is for text, and {} holds tokens", data.name)},
-      {!o.data.val.empty(), "--split-seed",
-       "draws documents for validation, and --val-data gives them"},
-      {mute, "--tokenizer", fmt::format("is for text, and {} holds tokens", data.name)},
+      {mute, "--tokenizer", fmt::format("is for text, and {} holds tokens", data)},
       {mute && !silent, "--prompt --sample-every --sample-tokens",
-       fmt::format("is for samples, and {} has no tokenizer; give --tokenizer-dir", data.name)},
+       fmt::format("is for samples, and {} has no tokenizer; give --tokenizer-dir", data)},
       {silent, "--prompt --sample-every", "is for samples, and --sample-tokens is 0"},
       // The user turned validation off with --val-every 0.
       {resolved && !setup.data.val && o.evaluation.val_every > 0,
        "--val-every --val-steps --keep-best",
-       fmt::format("is for validation, for which {} has no data; give --val-data", data.name)},
+       fmt::format("is for validation, for which {} has no data; give --val-data", data)},
       // Beside other flags.
       {rule != OptimizerKind::muon, "--muon-scale --muon-lr --muon-momentum",
        fmt::format("is for --optimizer muon, not {}", name_in(optimizers, rule)), true},
-      {!o.optimizer.lr_batch, "--lr-scaling",
-       "scales --lr from one batch size to another: give --lr-batch too", true},
       {rule == OptimizerKind::sgd, "--beta2 --eps", optimizer},
       {rule == OptimizerKind::adafactor, "--beta1 --beta2 --eps", optimizer},
       {o.optimizer.schedule == ScheduleKind::constant && o.optimizer.min_lr.value_or(0) > 0,
@@ -92,8 +64,6 @@ std::vector<NoEffect> rules_of(const TrainConfig& o, const RunSetup& setup, cons
        "is for checkpoints, and --no-save writes none"},
       {setup.device == DeviceKind::cpu && o.memory.state_home.empty(), "--staging-chunks",
        "is for state on its way to a GPU or, with --state-home, to a disk"},
-      {o.guard.loss_spike == 0 && o.guard.gradient_spike == 0, "--spike-window",
-       "is for --skip-loss-spike and --skip-grad-spike"},
   };
 }
 
@@ -109,10 +79,7 @@ void require_schedule(const TrainConfig& o, const RateSchedule& schedule) {
 }  // namespace
 
 void require_effects(const TrainConfig& o, const RunSetup& setup) {
-  const Kinds data = kinds_of(o, setup.data.train != nullptr);
-  const bool few = !data.drawn && o.data.val.empty();
-  if (data.known) refuse_without_effect(o.given, text_rules(data.text, data.json, data.name, few));
-  refuse_without_effect(o.given, rules_of(o, setup, data));
+  refuse_without_effect(o.given, rules_of(o, setup));
   require_schedule(o, setup.schedule);
 }
 

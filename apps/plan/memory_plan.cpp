@@ -55,8 +55,6 @@ void validate(const TrainConfig& o, const RunSetup& setup, MetaRun& run) {
     run.training.trainer.evaluate(tokens, batches * all.rows());
   };
   evaluate(*setup.data.val, validation_batches(o, setup));
-  if (o.evaluation.eval_train && setup.data.train)
-    evaluate(*setup.data.train, training_batches(o, setup));
 }
 
 void sample(const TrainConfig& o, const RunSetup& setup, MetaRun& run) {

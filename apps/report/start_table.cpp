@@ -65,11 +65,6 @@ void print_start_table(const TrainConfig& options, const RunSetup& setup, const 
                                static_cast<double>(setup.trainer.seq_len) *
                                static_cast<double>(options.batch.steps)),
                   setup.data.train->in_rows() ? ", with padding" : ""));
-  if (options.optimizer.lr_batch)
-    row("rate", fmt::format("{:.3g}, scaled from batches of {} to those of {} ({})",
-                            setup.schedule.rate, *options.optimizer.lr_batch, options.batch.size,
-                            name_in(rate_scalings,
-                                    options.optimizer.lr_scaling.value_or(RateScaling::sqrt))));
   if (options.batch.steps > 0 && options.optimizer.warmup_steps > options.batch.steps)
     row("rate", fmt::format("reaches {:.3g} of {:.3g}: its warm-up of {} steps (--warmup-steps) is "
                             "longer than the run",

@@ -24,20 +24,16 @@ nlohmann::ordered_json train_event(const StepPrinter::Line& line, const TrainSte
 }
 
 std::string text_of(const Validation& v) {
-  const std::string of_training =
-      v.train_loss ? fmt::format(", {:.4f} on training data", *v.train_loss) : std::string();
-  return fmt::format("val          step {}: loss {:.4f}{} ({:.0f} ms)", v.step, v.loss, of_training,
+  return fmt::format("val          step {}: loss {:.4f} ({:.0f} ms)", v.step, v.loss,
                      v.milliseconds);
 }
 
 nlohmann::ordered_json val_event(const Validation& v, const EvaluationBatches& batches) {
-  nlohmann::ordered_json fields{{"step", v.step},
-                                {"loss", v.loss},
-                                {"sequences", batches.sequences()},
-                                {"tokens", batches.tokens()},
-                                {"ms", v.milliseconds}};
-  if (v.train_loss) fields["train_loss"] = *v.train_loss;
-  return fields;
+  return {{"step", v.step},
+          {"loss", v.loss},
+          {"sequences", batches.sequences()},
+          {"tokens", batches.tokens()},
+          {"ms", v.milliseconds}};
 }
 
 }  // namespace sluice

@@ -19,7 +19,6 @@ nlohmann::ordered_json train_event(const StepPrinter::Line& line, const TrainSte
 struct Validation {
   std::int64_t step = 0;
   double loss = 0;
-  std::optional<double> train_loss{};  ///< of training data; none: not computed
   double milliseconds = 0;
 };
 /// Describes a validation in a line, and for the log. `batches`: of the validation data.

@@ -21,6 +21,7 @@ inline constexpr Choices<OptimizerKind, 5> optimizers{{{"adamw", OptimizerKind::
                                                        {"adafactor", OptimizerKind::adafactor},
                                                        {"muon", OptimizerKind::muon},
                                                        {"sgd", OptimizerKind::sgd}}};
+
 inline constexpr Choices<MuonScale, 2> muon_scales{
     {{"shape", MuonScale::shape}, {"rms", MuonScale::rms}}};
 
@@ -30,8 +31,6 @@ inline constexpr Choices<AttentionKernel, 2> attention_kernels{
 inline constexpr Choices<GpuExchange, 2> communications{
     {{"nccl", GpuExchange::nccl}, {"staged", GpuExchange::staged}}};
 
-inline constexpr Choices<RateScaling, 2> rate_scalings{
-    {{"sqrt", RateScaling::sqrt}, {"linear", RateScaling::linear}}};
 inline constexpr Choices<SequenceSampler::Order, 2> data_orders{
     {{"shuffled", SequenceSampler::Order::shuffled},
      {"sequential", SequenceSampler::Order::sequential}}};
@@ -44,9 +43,6 @@ inline constexpr Choices<StateLayout, 5> state_layouts{
      {name_of(StateLayout::bf16m), StateLayout::bf16m},
      {name_of(StateLayout::bf16mv), StateLayout::bf16mv},
      {name_of(StateLayout::int8), StateLayout::int8}}};
-inline constexpr Choices<MlpActivation, 3> activations{{{"gelu_new", MlpActivation::gelu},
-                                                        {"gelu", MlpActivation::exact_gelu},
-                                                        {"relu", MlpActivation::relu}}};
 inline constexpr Choices<DType, 2> gradient_types{{{"fp32", DType::f32}, {"bf16", DType::bf16}}};
 inline constexpr Choices<Stash, 2> stashes{{{"graph", Stash::graph}, {"input", Stash::input}}};
 inline constexpr Choices<ScheduleName, 6> pipelines{

@@ -16,12 +16,8 @@
 namespace sluice {
 
 DropoutConfig dropout_of(const ModelConfig& model, const DecoderConfig& config) {
-  const auto chosen = [&](auto own, double read) {
-    return own.value_or(model.dropout.value_or(read));
-  };
-  return {.embedding = chosen(model.embedding_dropout, config.dropout.embedding),
-          .attention = chosen(model.attention_dropout, config.dropout.attention),
-          .residual = model.dropout.value_or(config.dropout.residual)};
+  if (!model.dropout) return config.dropout;
+  return {.embedding = *model.dropout, .attention = *model.dropout, .residual = *model.dropout};
 }
 
 namespace {
@@ -64,18 +60,16 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   using Role = CommandLine::Role;
   const double infinity = std::numeric_limits<double>::max();
   line.group("Model");
-  line.add("--model", o.model.name,
-           fmt::format("A Hugging Face folder, or a published shape with random weights: {}",
-                       fmt::join(preset_names(), ", ")));
+  line.add(
+      "--model", o.model.name,
+      fmt::format("A Hugging Face folder; or, for random weights, a config.json (shape.json) or "
+                  "a published shape: {}",
+                  fmt::join(preset_names(), ", ")));
   line.add("--n-layer", o.model.n_layer, "Blocks of a shape of your own", 1);
   line.add("--n-head", o.model.n_head, "Attention heads", 1);
   line.add("--n-embd", o.model.n_embd, "Width; a multiple of --n-head", 1);
   line.add("--vocab-size", o.model.vocab_size, "Vocabulary; default: the tokenizer's", 1);
   line.add("--context", o.model.context, "Longest sequence; crops that of a loaded model", 1);
-  line.add("--bias", o.model.bias, "Biases in layers and norms of a GPT-2 with random weights");
-  line.add_choice("--activation", o.model.activation,
-                  "Of such a GPT-2's MLP, by its name in config.json; default gelu_new",
-                  activations);
 
   line.group("Data");
   line.add(
@@ -91,7 +85,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
       "Puts as many pairs (prepare_data --pairs) into each sequence as fit, by default of 1024 "
       "tokens; attention and positions stay within a pair");
   line.add_choice("--data-order", o.data.order, "Order of the training sequences", data_orders);
-  declare_text_options(line, o.data.text);
 
   line.group("Batch and length");
   line.add("--batch-size", o.batch.size, "Sequences per update", 1, 1 << 24);
@@ -120,12 +113,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
            0, infinity);
   line.add("--muon-momentum", o.optimizer.muon_momentum, "Muon's momentum; default 0.95", 0,
            0.9999999);
-  line.add("--lr-batch", o.optimizer.lr_batch,
-           "Batch size that --lr is for; the rate is scaled from it to --batch-size", 1, 1 << 24);
-  line.add_choice(
-      "--lr-scaling", o.optimizer.lr_scaling,
-      "How: by the root of the batches' ratio (sqrt, the default) or by the ratio (linear)",
-      rate_scalings);
   line.add("--min-lr", o.optimizer.min_lr,
            "Rate at the end of the schedule; default a tenth of --lr", 0, infinity);
   line.add("--warmup-steps", o.optimizer.warmup_steps, "Updates until the rate is full");
@@ -142,10 +129,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add("--dropout", o.model.dropout,
            "Probability, everywhere that GPT-2 has it; default: the model's config.json, or 0", 0,
            0.999);
-  line.add("--attention-dropout", o.model.attention_dropout,
-           "Probability for attention's weights; default: --dropout", 0, 0.999);
-  line.add("--embedding-dropout", o.model.embedding_dropout,
-           "Probability for embedded tokens; default: --dropout", 0, 0.999);
 
   line.group("Adapters");
   line.add("--lora-rank", o.adapter.rank,
@@ -209,9 +192,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
            std::int64_t{1} << 30);
   line.add("--staging-chunks", o.memory.staging_chunks,
            "Chunks that may be on their way; default: 4, or 2 where memory is short", 1, 64);
-  line.role(Role::planning);
-  line.add("--plan", o.planning.only, "Print the memory plan and stop");
-
   line.role(Role::ranks);
   line.group("Ranks (of scripts/launch, mpirun or srun)");
   line.add("--dp", o.parallel.dp,
@@ -248,8 +228,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
                   "How GPUs exchange; auto: NCCL where each rank has one of its own",
                   communications);
   line.add("--overlap", o.parallel.overlap, "Reduce gradients while the rest of backward runs");
-  line.add("--check-replicas", o.parallel.check_replicas,
-           "Compare the ranks' weights every this many steps; 0: never");
   line.add("--checked", o.parallel.checked,
            "Compare the ranks' operations with each other, one by one");
   line.add("--collective-timeout", o.parallel.collective_timeout,
@@ -282,8 +260,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add("--val-steps", o.evaluation.val_steps,
            "Batches of --batch-size sequences per validation, from the beginning of the data", 1,
            std::int64_t{1} << 30);
-  line.add("--eval-train", o.evaluation.eval_train,
-           "With each validation, also compute the loss of as many sequences of the training data");
   line.add("--keep-best", o.checkpoint.keep_best,
            "Keep the model with the lowest validation loss in OUTPUT/best");
   line.add("--sample-every", o.evaluation.sample_every,
@@ -308,9 +284,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
            infinity);
   line.add("--skip-grad-spike", o.guard.gradient_spike, "The same for the gradient norm", 0,
            infinity);
-  line.add("--spike-window", o.guard.window,
-           "Updates that mean and deviation are taken of; before as many are done none is skipped",
-           2, 4096);
   line.add("--skip-batches", o.data.skip_batches,
            "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
            std::int64_t{1} << 40);

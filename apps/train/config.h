@@ -10,7 +10,6 @@
 #include "apps/data/data_config.h"
 #include "apps/flags/no_effect.h"
 #include "apps/train/choices.h"
-#include "engine/ops/linear/mlp.h"
 #include "models/decoder/config.h"
 #include "optim/optimizer_config.h"
 #include "optim/space/state_layout.h"
@@ -18,15 +17,12 @@
 
 namespace sluice {
 
-/// The model to train: a folder, a published shape, or a shape of its own.
+/// The model to train: a folder, a shape, or a shape of its own.
 struct ModelConfig {
-  std::string name;  ///< a folder or a published shape; empty: the fields below
+  std::string name;  ///< a folder, a published shape or a config.json; empty: the fields below
   std::int64_t n_layer = 4, n_head = 4, n_embd = 128;
   std::optional<std::int64_t> vocab_size, context;
-  bool bias = true;
-  std::optional<MlpActivation> activation;
   std::optional<double> dropout;  ///< probability; none: as the model's config.json has it
-  std::optional<double> attention_dropout, embedding_dropout;  ///< none: as `dropout`
 };
 
 /// Returns the probabilities of dropout: those of the flags, else of the model's config.json.
@@ -59,7 +55,6 @@ struct MemoryConfig {
 
 struct EvaluationConfig {
   std::int64_t val_every = 100, val_steps = 20;
-  bool eval_train = false;
   std::int64_t sample_every = 0, sample_tokens = 200;
   std::string prompt;
 };
@@ -75,12 +70,10 @@ struct LogConfig {
 struct GuardConfig {
   std::int64_t max_bad_steps = 5;
   double loss_spike = 0, gradient_spike = 0;  ///< standard deviations above the mean; 0: none
-  std::int64_t window = 128;                  ///< updates that mean and deviation are taken of
 };
 
 /// The machine and network that a plan is made for, and the tables that it prints.
 struct PlanConfig {
-  bool only = false;  ///< prints the plan and stops
   bool json = false, scaling = false;
   std::string device_profile, probe, schedule_svg, schedule_csv;
   std::int64_t gpus = 0, top = 10, ranks_per_node = 8;

@@ -24,6 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// True for a configuration without weights.
+bool is_shape_file(const std::string& name) {
+  return name.ends_with(".json") && fs::is_regular_file(name);
+}
+
 void resolve_model(const TrainConfig& o, RunSetup& setup) {
   const ModelConfig& model = o.model;
   DecoderConfig& config = setup.config;
@@ -36,6 +41,9 @@ void resolve_model(const TrainConfig& o, RunSetup& setup) {
   } else if (const auto known = preset(model.name)) {
     config = *known;
     config.n_positions = model.context.value_or(config.n_positions);
+  } else if (is_shape_file(model.name)) {
+    config = read_config(model.name);
+    shorten_context(config, model.context);
   } else if (fs::is_directory(model.name) || is_gguf_name(model.name)) {
     require_model_folder(model.name);
     setup.model_folder = model.name;
@@ -44,18 +52,11 @@ void resolve_model(const TrainConfig& o, RunSetup& setup) {
   } else {
     const auto all = preset_names();
     const auto near = nearest_names(model.name, {all.begin(), all.end()}, 3);
-    fail(fmt::format("--model '{}' is neither a folder nor a published shape with random weights; "
-                     "the nearest are {} (--help lists all)",
+    fail(fmt::format("--model '{}' is neither a folder nor a config.json or published shape for "
+                     "random weights; the nearest are {} (--help lists all)",
                      excerpt(model.name), fmt::join(near, ", ")),
          ErrorKind::usage);
   }
-  const bool plain = model.bias && !model.activation;
-  if (!plain && (!setup.model_folder.empty() || config.family != Family::gpt2))
-    fail(fmt::format("{} is for a GPT-2 with random weights; --model {} decides it",
-                     model.bias ? "--activation" : "--bias", model.name),
-         ErrorKind::usage);
-  if (!model.bias) leave_out_biases(config);
-  config.activation = model.activation.value_or(config.activation);
   resolve_adapters(o, config);
   setup.trainer.dropout = dropout_of(model, config);
 }
@@ -84,8 +85,8 @@ std::unique_ptr<Tokenizer> resolve_tokenizer(const TrainConfig& o, const RunSetu
   if (const fs::path& folder = data.files.folder; !folder.empty() && has_tokenizer(folder))
     return require_kind(load_tokenizer(folder), folder);
   if (!data.text) return nullptr;
-  const auto known = preset(o.model.name);
-  if (!o.data.tokenizer && known && known->family != Family::gpt2)
+  const bool known = preset(o.model.name) || is_shape_file(o.model.name);
+  if (!o.data.tokenizer && known && setup.config.family != Family::gpt2)
     fail(fmt::format("--model {} with random weights needs --tokenizer-dir with a tokenizer.json; "
                      "--tokenizer bytes works without files",
                      o.model.name),
@@ -183,9 +184,7 @@ void resolve_batch(const TrainConfig& o, RunSetup& setup) {
   trainer.graphs = o.machine.cuda_graph;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
-  trainer.spikes = {.loss = o.guard.loss_spike,
-                    .gradient_norm = o.guard.gradient_spike,
-                    .window = o.guard.window};
+  trainer.spikes = {.loss = o.guard.loss_spike, .gradient_norm = o.guard.gradient_spike};
 }
 
 /// Refuses data with too little text for one batch or for one validation sequence.
@@ -210,11 +209,6 @@ void require_data(const TrainConfig& o, RunSetup& setup) {
            ErrorKind::usage);
     setup.data.val = nullptr;
   }
-  if (o.evaluation.eval_train && !setup.data.val)
-    fail(
-        "--eval-train: training data is evaluated beside validation data, of which there is none; "
-        "give --val-data",
-        ErrorKind::usage);
 }
 
 /// Refuses options and models that tensor parallelism cannot divide between ranks.
@@ -263,7 +257,7 @@ void resolve_schedule(const TrainConfig& o, RunSetup& setup) {
                                                      : 3e-4;
   RateSchedule& schedule = setup.schedule;
   schedule.kind = o.optimizer.schedule;
-  schedule.rate = o.optimizer.lr.value_or(usual) * lr_factor(o.optimizer, o.batch.size);
+  schedule.rate = o.optimizer.lr.value_or(usual);
   schedule.final_rate = o.optimizer.min_lr.value_or(schedule.rate / 10);
   schedule.warmup = o.optimizer.warmup_steps;
   schedule.updates = o.batch.steps;
@@ -278,10 +272,6 @@ SequenceSampler sampler_of(const TrainConfig& o, const RunSetup& setup) {
 
 EvaluationBatches validation_batches(const TrainConfig& o, const RunSetup& setup) {
   return {*setup.data.val, o.evaluation.val_steps * o.batch.size, setup.trainer.seq_len};
-}
-
-EvaluationBatches training_batches(const TrainConfig& o, const RunSetup& setup) {
-  return {*setup.data.train, validation_batches(o, setup).sequences(), setup.trainer.seq_len};
 }
 
 bool divides_tokens(const TrainConfig& o, std::int64_t rows, std::int64_t seq_len) {
@@ -347,7 +337,6 @@ RunSetup resolve(const TrainConfig& o) {
   const DataInput val(std::move(val_files), o.data.text);
   setup.tokenizer = resolve_tokenizer(o, setup, data);
   if (setup.tokenizer) {
-    require_special(*setup.tokenizer, o.data.text.special);
     const std::string whose = origin_of_tokenizer(o, setup, data.files.folder);
     require_made_with("--data", data.files, *setup.tokenizer, whose);
     require_made_with("--val-data", val.files, *setup.tokenizer, whose);

@@ -58,8 +58,6 @@ SequenceSampler sampler_of(const TrainConfig& options, const RunSetup& setup);
 /// Returns the validation batches: the first sequences of the validation data, as many as fill
 /// --val-steps batches of --batch-size. They do not depend on how ranks divide the work.
 EvaluationBatches validation_batches(const TrainConfig& options, const RunSetup& setup);
-/// Returns at most as many sequences of the training data (--eval-train).
-EvaluationBatches training_batches(const TrainConfig& options, const RunSetup& setup);
 
 /// Returns true if --sequence-parallel can divide the tokens of a micro-batch of `rows` sequences.
 bool divides_tokens(const TrainConfig& options, std::int64_t rows, std::int64_t seq_len);

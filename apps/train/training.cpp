@@ -56,8 +56,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& o, const RunSetup& 
     return make_adafactor(space,
                           {.weight_decay = o.optimizer.weight_decay, .scale_by_weights = false});
   if (o.optimizer.kind == OptimizerKind::muon) {
-    MuonOptions options =
-        muon_options(o.optimizer, setup.schedule.rate / lr_factor(o.optimizer, o.batch.size));
+    MuonOptions options = muon_options(o.optimizer, setup.schedule.rate);
     options.sum = sum_over(group, space.device(), ranks, space.options().zero());
     return make_muon(space, options, places);
   }
@@ -321,8 +320,7 @@ std::vector<std::int32_t> sample_prompt(const TrainConfig& o, const RunSetup& se
   const Tokenizer& tokenizer = *setup.tokenizer;
   if (!o.evaluation.prompt.empty()) {
     std::vector<std::int32_t> ids = tokenizer.begin_of_text();
-    std::ranges::copy(encode(tokenizer, o.evaluation.prompt, o.data.text.special),
-                      std::back_inserter(ids));
+    std::ranges::copy(encode(tokenizer, o.evaluation.prompt, false), std::back_inserter(ids));
     return ids;
   }
   if (tokenizer.end_of_text()) return {*tokenizer.end_of_text()};

@@ -30,9 +30,9 @@ void decide_model(TrainConfig& o, const RunSetup& setup) {
   o.model.context = setup.config.n_positions;
   o.batch.seq_len = setup.trainer.seq_len;
   const DropoutConfig& dropout = setup.trainer.dropout;
-  o.model.dropout = dropout.residual;
-  if (dropout.attention != dropout.residual) o.model.attention_dropout = dropout.attention;
-  if (dropout.embedding != dropout.residual) o.model.embedding_dropout = dropout.embedding;
+  // Others are those of the model's config.json.
+  if (dropout.attention == dropout.residual && dropout.embedding == dropout.residual)
+    o.model.dropout = dropout.residual;
   if (o.data.train.empty()) o.data.train = {setup.data_name};
   o.data.tokenizer.reset();
   if (setup.tokenizer) o.data.tokenizer = value_in(tokenizers, setup.tokenizer->kind());
@@ -74,7 +74,7 @@ TrainConfig decided_options(const TrainConfig& asked, const RunSetup& setup,
   o.checkpoint.output = output.string();
   o.parallel.rank_files.clear();
   o.parallel.inject.clear();
-  o.planning.only = o.log.quiet = o.log.verbose = false;
+  o.log.quiet = o.log.verbose = false;
   return o;
 }
 

@@ -15,7 +15,7 @@ namespace sluice {
 ///
 /// An option that does not apply is empty: the tokenizer if the data are tokens without one, and
 /// --offload if --resident-blocks implies it. Options that hold for one start of a run alone are
-/// reset: --rank-files, --inject, --plan, --quiet and --verbose; also --resume and --skip-batches,
+/// reset: --rank-files, --inject, --quiet and --verbose; also --resume and --skip-batches,
 /// unless --resume names a checkpoint of another run.
 TrainConfig decided_options(const TrainConfig& asked, const RunSetup& setup,
                             const MemoryChoice& choice, const std::filesystem::path& output,

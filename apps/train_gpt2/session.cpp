@@ -42,6 +42,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+constexpr std::int64_t steps_between_checks = 100;  ///< of the ranks' weights
+
 class Session {
  public:
   Session(const TrainConfig& options, RunSetup setup, Job& job);
@@ -227,7 +229,7 @@ void Session::train_until(std::int64_t last) {
     ++step_;
     record_step(step_, result, watch.milliseconds());
     guard_numbers(step_, result);
-    if (due(step_, options_.parallel.check_replicas)) check_replicas();
+    if (due(step_, steps_between_checks)) check_replicas();
     if (step_ == last) continue;
     if (due(step_, options_.evaluation.val_every)) validate_now(step_);
     if (due(step_, options_.evaluation.sample_every)) sample_now(step_);
@@ -277,12 +279,9 @@ void Session::validate_now(std::int64_t step) {
   if (!setup_.data.val) return;
   now(fmt::format("the validation of step {}", step));
   const Stopwatch watch;
-  Trainer& trainer = training_.trainer;
   const EvaluationBatches batches = validation_batches(options_, setup_);
-  last_val_ = checked_validation(trainer.evaluate(*setup_.data.val, batches), step);
+  last_val_ = checked_validation(training_.trainer.evaluate(*setup_.data.val, batches), step);
   Validation result{.step = step, .loss = *last_val_};
-  if (options_.evaluation.eval_train)
-    result.train_loss = trainer.evaluate(*setup_.data.train, training_batches(options_, setup_));
   result.milliseconds = watch.milliseconds();
   printer_->print(text_of(result));
   log("val", val_event(result, batches));
@@ -385,10 +384,6 @@ void Session::finish() {
 
 void run_training(TrainConfig options, const std::string& resolved, Job& job) {
   std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
-  if (options.planning.only) {
-    cpu::set_threads(static_cast<int>(options.machine.threads));
-    return print_plan(options);
-  }
   if (options.log.quiet && options.log.verbose)
     fail("--quiet and --verbose ask for opposite things; give one of them", ErrorKind::usage);
   set_quiet(options.log.quiet);

@@ -14,11 +14,14 @@ struct Meaning {
   const char* names;
   const char* text;
   const char* why = "";
+  const char* of = "";  ///< a flag of the program that this is for; "": that of `text`
 };
 constexpr const char* counted_in_steps =
     "training is counted in steps: an epoch is the tokens of the data / the tokens of a batch";
 constexpr const char* accumulated =
     "the gradients of --batch-size / --micro-batch micro-batches are added up before each update";
+constexpr const char* scaled =
+    "multiply the rate by the root of the batches' ratio, or by the ratio, as you see fit";
 constexpr const char* placed =
     "it says for each block where weights and optimizer state are, who updates them and what is "
     "recomputed";
@@ -77,8 +80,14 @@ constexpr Meaning meanings[] = {
      "gradient-clip-val",
      "--grad-clip"},
     {"drop dropout-rate hidden-dropout resid-pdrop resid-dropout", "--dropout"},
-    {"attn-pdrop attn-dropout", "--attention-dropout"},
-    {"embd-pdrop embd-dropout", "--embedding-dropout"},
+    {"attn-pdrop attn-dropout attention-dropout embd-pdrop embd-dropout embedding-dropout",
+     "--dropout", "--model shape.json, a config.json without weights, has each of its own"},
+    {"text-format text-field skip-bad-lines special split-seed", "the program prepare_data",
+     "a training reads text by its defaults", "--save-every"},
+    {"bias activation", "--model shape.json", "a config.json without weights has all of a shape"},
+    {"lr-batch lr-scaling", "--lr", scaled},
+    {"plan dry-run", "the program plan", "it takes the same flags", "--save-every"},
+    {"eval-train", "the program evaluate", "it takes a checkpoint and any data", "--save-every"},
     {"fp16 half float16", "--precision fp16"},
     {"bf16 bfloat16", "--precision bf16"},
     {"tf32", "--precision tf32"},
@@ -109,7 +118,6 @@ constexpr Meaning meanings[] = {
     {"tensor-parallel tensor-parallel-size tensor-model-parallel-size model-parallel", "--tp"},
     {"pipeline-parallel pipeline-parallel-size pipeline-model-parallel-size", "--pp"},
     {"data-parallel data-parallel-size", "--dp"},
-    {"dry-run", "--plan"},
     {"out-dir output-dir outdir out save-dir save output-path run-name run name o", "--output"},
     {"out output out-file output-file save o", "--dump"},
     {"checkpoint ckpt resume-from resume-from-checkpoint from-checkpoint load load-checkpoint "
@@ -160,7 +168,7 @@ bool among(std::string_view name, const char* names) {
 }
 
 std::string flag_of(const Meaning& meaning) {
-  const std::string_view text = meaning.text;
+  const std::string_view text = *meaning.of != '\0' ? meaning.of : meaning.text;
   return std::string(text.substr(0, text.find(' ')));
 }
 

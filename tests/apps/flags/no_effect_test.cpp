@@ -33,13 +33,13 @@ const std::string train_everywhere =
     "--model --vocab-size --context --data --val-data --tokenizer-dir --data-order --batch-size "
     "--micro-batch --seq-len --steps "
     // Optimizer; --lora-dropout is that of an adapter too
-    "--optimizer --lr --lr-batch --warmup-steps --lr-schedule --weight-decay --grad-clip "
-    "--dropout --attention-dropout --embedding-dropout --lora-rank --adapter "
+    "--optimizer --lr --warmup-steps --lr-schedule --weight-decay --grad-clip "
+    "--dropout --lora-rank --adapter "
     // Machine and memory
     "--precision --device --threads --host-memory --placement --head-chunk --state-layout "
     "--state-home --stream-chunk "
     // Ranks: with one they have nothing to do, so that a command works for any number
-    "--dp --pp --tp --pipeline --zero --bucket-size --communication --overlap --check-replicas "
+    "--dp --pp --tp --pipeline --zero --bucket-size --communication --overlap "
     "--checked --collective-timeout --rank-files --inject "
     // Run; its own config.toml has --save-every and --keep also with --no-save
     "--output --trace --save-every --no-save --keep --resume --log-every --peak-tflops "
@@ -51,20 +51,7 @@ const std::vector<Row> train_rows = {
     {"--n-head 4", "--model model --data text.txt", "--model model decides it (2)"},
     {"--n-embd 32", "--model model --data text.txt", "--model model decides it (16)"},
     {"--n-embd 32", "--model gpt2-medium --tokenizer bytes --data text.txt", "decides it (1024)"},
-    {"--bias=false", "--model model --data text.txt", "decides it"},
-    {"--activation relu", "--model model --data text.txt", "decides it"},
     {"--pack", "--data text.txt", "is for pairs"},
-    {"--text-format text", "--data tokens.bin", "is for text"},
-    {"--text-format text", "--data data", "is for text"},
-    {"--text-format text", "--data pairs", "is for text"},
-    {"--text-field body", "--data text.txt", "is for JSON Lines"},
-    {"--text-field body", "--data tokens.bin", "is for text"},
-    {"--skip-bad-lines", "--data text.txt", "is for JSON Lines"},
-    {"--skip-bad-lines", "--model model --data data", "is for text"},
-    {"--special", "--data tokens.bin", "is for text"},
-    {"--split-seed 7", "--data text.txt", "of fewer than 10 the end is taken"},
-    {"--split-seed 7", "--data pairs", "is for text"},
-    {"--split-seed 7", "--data lines.jsonl --val-data text.txt", "--val-data gives them"},
     {"--tokenizer bytes", "--data tokens.bin --vocab-size 256", "is for text"},
     {"--prompt a", "--data tokens.bin --vocab-size 256", "give --tokenizer-dir"},
     {"--sample-every 1", "--data tokens.bin --vocab-size 256", "give --tokenizer-dir"},
@@ -73,7 +60,6 @@ const std::vector<Row> train_rows = {
     {"--val-every 1", "--data tokens.bin --vocab-size 256", "give --val-data"},
     {"--val-steps 1", "--data tokens.bin --vocab-size 256", "give --val-data"},
     {"--keep-best", "--data tokens.bin --vocab-size 256", "give --val-data"},
-    {"--eval-train", "--data tokens.bin --vocab-size 256", "give --val-data"},
     {"--min-lr 0.0001", "--data text.txt --lr-schedule constant", "--lr-schedule constant keeps"},
     {"--beta1 0.5", "--data text.txt --optimizer adafactor", "the optimizer is adafactor"},
     {"--beta2 0.5", "--data text.txt --optimizer sgd", "the optimizer is sgd"},
@@ -81,7 +67,6 @@ const std::vector<Row> train_rows = {
     {"--muon-scale rms", "--data text.txt", "is for --optimizer muon"},
     {"--muon-lr 0.1", "--data text.txt", "is for --optimizer muon"},
     {"--muon-momentum 0.5", "--data text.txt", "is for --optimizer muon"},
-    {"--lr-scaling linear", "--data text.txt", "give --lr-batch"},
     {"--lora-alpha 3", "--model model --data text.txt", "give --lora-rank"},
     {"--lora-targets mlp", "--model model --data text.txt", "give --lora-rank"},
     {"--lora-dropout 0.5", "--model model --data text.txt", "give --lora-rank"},
@@ -98,7 +83,6 @@ const std::vector<Row> train_rows = {
     {"--stash input", "--data text.txt", "give --pp or --pipeline"},
     {"--max-stash 1MiB", "--data text.txt", "give --pp or --pipeline"},
     {"--async-save", "--data text.txt --no-save", "--no-save writes none"},
-    {"--spike-window 9", "--data text.txt", "--skip-loss-spike"},
     {"--skip-batches 1", "--data text.txt", "no checkpoint to resume from"},
 };
 
@@ -112,10 +96,8 @@ std::vector<Row> plan_rows() {
       {"--network-latency 9", "--model gpt2 --dp 2", "is between nodes"},
       {"--schedule-svg s.svg", "--model gpt2", "--pp"},
       {"--schedule-csv s.csv", "--model gpt2", "--pp"},
-      {"--plan", "--model gpt2", "is what this program does"},
       {"--n-layer 3", "--model gpt2 --device-profile A100", "decides it (12)"},
       {"--n-layer 3", "--model gpt2 --device-profile A100 --gpus 2", "decides it (12)"},
-      {"--text-field body", "--model model --data tokens.bin --device-profile A100", "is for text"},
       {"--json", "--save-probe probe.json", "--save-probe measures this machine"},
   };
   // A plan prints the flags of a run in its command, and refuses them where the run would; but it
@@ -129,12 +111,7 @@ std::vector<Row> plan_rows() {
 }
 
 const std::vector<Program> programs = {
-    {"train_gpt2", train_everywhere,
-     [] {
-       auto rows = train_rows;
-       rows.push_back({"--plan", "--data text.txt", nullptr});
-       return rows;
-     }()},
+    {"train_gpt2", train_everywhere, train_rows},
     {"plan", train_everywhere + " --device-profile --probe --save-probe --scaling --gpus",
      plan_rows()},
     {"evaluate",
@@ -264,8 +241,7 @@ TEST_CASE("the same flags are taken where they have an effect", "[flags]") {
   const char* const commands[] = {
       "train_gpt2 --data text.txt --n-layer 1 --n-head 1 --n-embd 8 --context 16",
       "train_gpt2 --model model --data text.txt --n-layer 2 --n-head 2 --n-embd 16",
-      "train_gpt2 --model model --data lines.jsonl --text-field text --skip-bad-lines --split-seed "
-      "7",
+      "train_gpt2 --model model --data lines.jsonl",
       "train_gpt2 --data data --n-layer 1 --tokenizer bytes --prompt a --val-every 1 --context 16",
       "train_gpt2 --model model --data tokens.bin --val-data text.txt --val-steps 1 --val-every 1",
       "train_gpt2 --model model --data tokens.bin --val-every 0 --sample-tokens 0"};

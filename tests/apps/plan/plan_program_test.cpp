@@ -182,16 +182,6 @@ TEST_CASE("at its plan's budget a run trains, and one byte below it is refused",
     }
 }
 
-TEST_CASE("train_gpt2 --plan prints the plan and writes nothing", "[plan]") {
-  const Data data;
-  const auto out = data.path() / "out";
-  const Arguments arguments = data.flags("--steps 3 --output " + out.string());
-  const std::string printed = run_well("train_gpt2", arguments + Arguments{"--plan"});
-  CHECK_THAT(printed, Contains("flags") && Contains("--micro-batch"));
-  CHECK_FALSE(std::filesystem::exists(out));
-  CHECK(run_well("plan", arguments) == printed);
-}
-
 TEST_CASE("a probe that was saved here plans as this machine does", "[plan]") {
   const Data data;
   const std::string probe = (data.path() / "probe.json").string();

@@ -160,7 +160,8 @@ TEST_CASE("names of special tokens in text are told where --special is forgotten
   write_file(work.path() / "chat.txt", text + "<|endoftext|>");
   const std::string said =
       "the text has the name of the special token \"<|end|>\" 30 times, and other such names 1, "
-      "and it is encoded as plain text; with --special it becomes that token";
+      "and it is encoded as plain text; with --special, for a training of prepare_data, it becomes "
+      "that token";
   const auto all = [&](const std::string& program, const std::string& flags) {
     fs::remove(work.path() / "out.bin");  // which has no mark to be replaced by
     const ProgramResult result = work.run(program, flags);
@@ -178,7 +179,8 @@ TEST_CASE("names of special tokens in text are told where --special is forgotten
     const auto space = command.find(' ');
     const std::string flags = command.substr(0, space) + " chat.txt" + command.substr(space);
     CHECK_THAT(all(program, flags), Contains(command.substr(0, space) + ": " + said));
-    CHECK_THAT(all(program, flags + " --special"), !Contains("the name of the special token"));
+    if (program == "evaluate" || program == "prepare_data")
+      CHECK_THAT(all(program, flags + " --special"), !Contains("the name of the special token"));
     fs::remove(work.path() / "out.bin");
   }
   const std::string generate = "--model bpe --max-tokens 1 --prompt a<|end|>";

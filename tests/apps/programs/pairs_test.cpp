@@ -281,7 +281,7 @@ TEST_CASE("a run learns completions, goes on to the bit, and is evaluated as it 
     CHECK(result.exit_code == 0);
     return result.out;
   };
-  const std::string out = train("whole", "--steps 8 --micro-batch 2 --eval-train");
+  const std::string out = train("whole", "--steps 8 --micro-batch 2");
   CHECK_THAT(out, Contains("1438 pairs (bytes), 162 pairs for validation"));
   CHECK_THAT(out, Contains("8 sequences x 8 tokens"));
   train("parts", "--steps 4 --micro-batch 8");

@@ -47,7 +47,6 @@ std::vector<std::string> commands() {
           "probe --model model --tokens t.bin",
           "convert --input model --output copy",
           "prepare_data --input text.txt --output data",
-          run + "--plan",
           run + "--output run",
           run + "--output quiet --quiet",
           "train_mlp --steps 1 --threads 1 --output mlp"};

@@ -14,10 +14,7 @@
 namespace sluice::test::ranks_faults_test {
 namespace {
 
-const Flags six_steps{{"--steps", "6"},
-                      {"--save-every", "2"},
-                      {"--check-replicas", "0"},
-                      {"--collective-timeout", "10"}};
+const Flags six_steps{{"--steps", "6"}, {"--save-every", "2"}, {"--collective-timeout", "10"}};
 
 /// The number of the last operation with this label, by a rank's own count.
 std::uint64_t number_of(const fs::path& rank_files, const std::string& label) {

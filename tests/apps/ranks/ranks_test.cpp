@@ -130,7 +130,7 @@ TEST_CASE("how gradients and weights travel does not change a bit") {
                                     {{"--overlap", "false"}},
                                     {{"--bucket-size", "1MiB"}, {"--overlap", "false"}},
                                     {{"--bucket-size", "1MiB"}, {"--zero", "1"}},
-                                    {{"--checked", "false"}, {"--check-replicas", "0"}}};
+                                    {{"--checked", "false"}}};
   const auto name_of = [](int ranks, std::size_t i) {
     return std::to_string(ranks) + " variant " + std::to_string(i);
   };

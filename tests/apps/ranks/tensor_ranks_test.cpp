@@ -33,8 +33,7 @@ const Flags four_blocks{{"--n-layer", "4"},
                         {"--micro-batch", "2"},
                         {"--steps", std::to_string(steps)},
                         {"--dropout", "0.1"},
-                        {"--grad-clip", "1"},
-                        {"--check-replicas", "5"}};
+                        {"--grad-clip", "1"}};
 
 const Flags interleaved{{"--pipeline", "interleaved"}, {"--virtual-stages", "2"}};
 

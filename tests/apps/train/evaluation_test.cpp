@@ -88,23 +88,6 @@ TEST_CASE("validation has the same bits for every micro-batch and every form of 
   CHECK(first[0] == first[2]);  // a rate of 0 changes nothing
 }
 
-TEST_CASE("the loss of training data beside a validation is that of its first sequences") {
-  const Runs runs;
-  run_well("train_gpt2", runs.training("run", "--steps 4 --val-every 2 --eval-train"));
-  const auto events = runs.events("run", "val");
-  REQUIRE(events.size() == 3);
-  const std::string text = read_file(runs.path() / "text.txt");
-  write_file(runs.path() / "train.txt", text.substr(0, text.size() * 9 / 10));
-  // As many as the validation has: 18 of 16 tokens.
-  const Json result = runs.evaluate("run", runs.at("train.txt"), "--max-tokens 288");
-  CHECK(result.at("loss") == events.back().at("train_loss"));
-  CHECK(events.front().at("train_loss") != events.back().at("train_loss"));
-  run_well("train_gpt2", runs.training("other", "--steps 4 --val-every 2"));
-  const auto others = runs.events("other", "val");
-  CHECK(others.back().at("loss") == events.back().at("loss"));
-  CHECK(!others.back().contains("train_loss"));
-}
-
 TEST_CASE("a run of no steps evaluates the model and says so") {
   const Runs runs;
   const std::string said = run_well("train_gpt2", runs.training("run", "--steps 0"));

@@ -52,19 +52,4 @@ TEST_CASE("what divides a run over ranks can be taken out of its flags") {
   CHECK_FALSE(alone.parallel.pipelined());
 }
 
-TEST_CASE("a learning rate for another batch size is scaled by the ratio or its root") {
-  TrainConfig options;
-  options.model.name = "gpt2";
-  options.batch.size = 64;
-  options.optimizer.lr = 1e-4;
-  const auto rate = [&] { return resolve_shape(options, false, 0, "a CPU").schedule.rate; };
-  CHECK(rate() == 1e-4);
-  options.optimizer.lr_batch = 16;
-  CHECK(rate() == Approx(2e-4).epsilon(1e-12));
-  options.optimizer.lr_scaling = RateScaling::linear;
-  CHECK(rate() == Approx(4e-4).epsilon(1e-12));
-  options.optimizer.lr_batch = 256;
-  CHECK(rate() == Approx(2.5e-5).epsilon(1e-12));
-}
-
 }  // namespace sluice::test::setup_test

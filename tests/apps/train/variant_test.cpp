@@ -13,7 +13,7 @@
 #include "tests/support/training/one_step.h"
 #include "tests/support/training/pipelines.h"
 
-// GPT-2 without biases, and with other activations: --bias=false, --activation.
+// GPT-2 without biases, and with other activations, from a shape.json.
 
 namespace sluice::test::variant_test {
 namespace {
@@ -80,44 +80,58 @@ TEST_CASE("config.json tells of missing biases and of the activation", "[variant
       parse_config(nlohmann::json::parse(config_json({}, "float32", -1)), "config.json").norm_bias);
 }
 
-TEST_CASE("a GPT-2 without biases trains, resumes, is exported and makes text", "[variant]") {
+TEST_CASE("a configuration without weights is a shape with random weights", "[variant]") {
   const TempDir dir;
   const std::string run = (dir.path() / "run").string();
-  const auto train = [&](const Arguments& more) {
-    Arguments all{"--n-layer",       "2",     "--n-head",      "2", "--n-embd",    "32",
-                  "--context",       "16",    "--peak-tflops", "1", "--threads",   "1",
-                  "--tokenizer",     "bytes", "--batch-size",  "4", "--val-every", "0",
-                  "--sample-tokens", "0",     "--output",      run};
-    all.insert(all.end(), more.begin(), more.end());
-    return run_program("train_gpt2", all);
+  const auto shape = [&](const std::string& name, const char* activation, bool bias) {
+    DecoderConfig config{.n_layer = 2, .n_head = 2, .n_embd = 32, .vocab_size = 256};
+    config.n_positions = 16;
+    config.n_inner = 128;
+    auto json = nlohmann::json::parse(config_json(config, "float32", -1));
+    json["activation_function"] = activation;
+    json["bias"] = bias;
+    json["attn_pdrop"] = 0.25;
+    json["embd_pdrop"] = json["resid_pdrop"] = 0.0;
+    const auto file = dir.path() / name;
+    write_file(file, json.dump());
+    return file.string();
   };
-  const ProgramResult first = train({"--bias=false", "--activation", "relu", "--steps", "4"});
+  const std::string plain = shape("plain.json", "relu", false);
+  const auto train = [&](const std::string& model, const std::string& steps) {
+    return run_program("train_gpt2", {"--model", model, "--steps", steps, "--peak-tflops", "1",
+                                      "--threads", "1", "--tokenizer", "bytes", "--batch-size", "4",
+                                      "--val-every", "0", "--sample-tokens", "0", "--output", run});
+  };
+  const ProgramResult first = train(plain, "4");
   INFO(first.err);
   REQUIRE(first.exit_code == 0);
-  CHECK(train({"--bias=false", "--activation", "relu", "--steps", "6"}).exit_code == 0);
-  for (const Arguments& changed :
-       {Arguments{"--activation", "relu", "--steps", "8"},
-        Arguments{"--bias=false", "--activation", "gelu", "--steps", "8"},
-        Arguments{"--steps", "8"}}) {
-    const ProgramResult other = train(changed);
-    CHECK(other.exit_code == 2);
-    CHECK_THAT(other.err, Contains("cannot be resumed: its model is "));
+  CHECK(train(plain, "6").exit_code == 0);
+  for (const std::string& other :
+       {shape("bias.json", "relu", true), shape("gelu.json", "gelu_new", false)}) {
+    const ProgramResult result = train(other, "8");
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains("cannot be resumed: its model is "));
   }
   const DecoderConfig made = read_config(dir.path() / "run/model/config.json");
   CHECK((!made.norm_bias && !made.qkv_bias && made.activation == MlpActivation::relu));
+  CHECK(made.dropout.attention == 0.25);
+  CHECK(made.dropout.residual == 0);
   for (const std::string& model : {run, run + "/checkpoints/step-00000006"})
     CHECK(run_program("generate", {"--model", model, "--prompt", "a", "--max-tokens", "3"})
               .exit_code == 0);
   CHECK(run_program("train_gpt2", {"--model", run + "/model", "--steps", "1", "--peak-tflops", "1",
                                    "--output", run + "2"})
             .exit_code == 0);
-  const ProgramResult loaded =
-      run_program("train_gpt2", {"--model", run + "/model", "--bias=false", "--steps", "1"});
-  CHECK(loaded.exit_code == 2);
-  CHECK_THAT(loaded.err, Contains("--bias is for a GPT-2 with random weights; --model " + run));
-  CHECK_THAT(
-      run_program("train_gpt2", {"--model", "gptj-6b", "--activation", "relu", "--plan"}).err,
-      Contains("--activation is for a GPT-2 with random weights; --model gptj-6b decides it"));
+  const auto refused = [&](const Arguments& flags) {
+    const ProgramResult result = run_program("train_gpt2", flags);
+    CHECK(result.exit_code == 2);
+    return result.err;
+  };
+  CHECK_THAT(refused({"--model", (dir.path() / "no.json").string()}), Contains("is neither a"));
+  write_file(dir.path() / "list.json", "[]");
+  CHECK_THAT(refused({"--model", (dir.path() / "list.json").string()}), Contains("list.json"));
+  CHECK_THAT(refused({"--model", plain, "--bias=false"}),
+             Contains("did you mean --model shape.json?"));
 }
 
 }  // namespace sluice::test::variant_test
