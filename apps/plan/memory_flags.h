@@ -6,6 +6,7 @@
 #include "apps/plan/cost/device_profile.h"
 #include "apps/train/config.h"
 #include "apps/train/setup.h"
+#include "models/decoder/placement.h"
 
 namespace sluice {
 

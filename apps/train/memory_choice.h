@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "models/decoder/placement.h"
 #include "engine/ops/linear/linear_cross_entropy.h"
+#include "models/decoder/placement.h"
 
 namespace sluice {
 

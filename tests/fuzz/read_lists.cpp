@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include "apps/checkpoint/save_cadence.h"
-#include "models/decoder/placement.h"
 #include "models/decoder/parallelize.h"
+#include "models/decoder/placement.h"
 #include "models/text/tokenizer.h"
 #include "parallel/flight_recorder/injection.h"
 #include "tests/fuzz/harness.h"

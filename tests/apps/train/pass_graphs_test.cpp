@@ -5,6 +5,7 @@
 #include <span>
 
 #include "tests/support/catch.h"
+#include "tests/support/form.h"
 #include "tests/support/gpu/gpu.h"
 #include "tests/support/gpu/watched_runtime.h"
 #include "tests/support/program.h"

@@ -4,6 +4,7 @@
 #include "models/decoder/config_json/config_file.h"
 #include "models/decoder/config_json/config_writer.h"
 #include "tests/support/catch.h"
+#include "tests/support/fixture.h"
 #include "tests/support/form.h"
 #include "tests/support/gpu/devices.h"
 #include "tests/support/gpu/gpu.h"
