@@ -24,6 +24,20 @@ const CLI::Option* option_of(const CLI::App& app, const std::string& argument) {
   return argument.starts_with("--") ? app.get_option_no_throw(argument) : nullptr;
 }
 
+/// Asks the option's own checks about an empty value, which CLI11 2.6 does not.
+void check_empty_value(CLI::Option& option, const std::string& flag) {
+  for (int number = 0;; ++number) {
+    std::string empty;
+    try {
+      const CLI::Validator* const check = option.get_validator(number);
+      if (const std::string why = (*check)(empty); !why.empty())
+        fail(fmt::format("{}: {}", flag, why), ErrorKind::usage);
+    } catch (const CLI::OptionNotFound&) {
+      return;
+    }
+  }
+}
+
 [[noreturn]] void refuse_truth(const CLI::App& app, const std::string& flag,
                                const std::string& value) {
   fail(fmt::format("{}: '{}' is neither true nor false; --help says of it: {}", flag,
@@ -56,7 +70,7 @@ std::vector<std::string> as_meant(const CLI::App& app, const std::vector<std::st
   return meant;
 }
 
-void refuse_flags_as_values(const CLI::App& app, const std::vector<std::string>& arguments) {
+void refuse_flags_as_values(CLI::App& app, const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const CLI::Option* const option = option_of(app, arguments[i]);
     if (option == nullptr || option->get_items_expected_max() == 0) continue;
@@ -67,6 +81,8 @@ void refuse_flags_as_values(const CLI::App& app, const std::vector<std::string>&
                        "--help says of {0}: {2}",
                        arguments[i], excerpt(flag), help_of(app, arguments[i])),
            ErrorKind::usage);
+    if (i + 1 < arguments.size() && next.empty())
+      check_empty_value(*app.get_option(arguments[i]), arguments[i]);
     ++i;
   }
 }

@@ -20,7 +20,7 @@ std::string kebab(std::string argument);
 std::vector<std::string> as_meant(const CLI::App& app, const std::vector<std::string>& arguments);
 
 /// CLI11 takes whatever follows a flag as its value, so --resume --output would be one.
-void refuse_flags_as_values(const CLI::App& app, const std::vector<std::string>& arguments);
+void refuse_flags_as_values(CLI::App& app, const std::vector<std::string>& arguments);
 
 /// Reports an unknown flag, if there is one.
 void refuse_extras(const CLI::App& app);

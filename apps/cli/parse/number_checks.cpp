@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/TypeTools.hpp>
 #include <charconv>
 #include <limits>
 
@@ -42,8 +41,12 @@ std::string wrong_natural_number(const std::string& text) {
 }
 
 std::string wrong_number(const std::string& text, double low, double high) {
+  // CLI11 2.6 takes commas for separators of digits.
   double value = 0;
-  if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
+  const char* const begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(begin, last, value);
+  if (error == std::errc() && end == last && value >= low && value <= high) return {};
   const bool open = high == std::numeric_limits<double>::max();
   return fmt::format("'{}' is not a number {}{}", excerpt(text),
                      open ? fmt::format("of at least {}", number(low))
