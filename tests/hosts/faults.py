@@ -84,8 +84,8 @@ class Fault:
     closed_ports: tuple = ()  # from the start
 
 
-# Where a rank has died, Open MPI 5 can end the others before they speak, and names the host itself.
-DIED = r"(train_gpt2: error: .*rank 1\b.*hostb|Peer host: +hostb)"
+# Where a rank has died, Open MPI 5 and 6 can end the others before they speak, and name the host.
+DIED = r"(train_gpt2: error: .*rank 1\b.*hostb|Peer host: +hostb|rank 1 .*on node hostb exited)"
 
 FAULTS = [
     Fault("the link to hostb goes down", link_down, r"train_gpt2: error: .*rank 1\b.*hostb",
