@@ -32,7 +32,7 @@ bool divides_state(const TrainConfig& o) {
   return o.parallel.zero > 0 && o.parallel.dp.value_or(1) > 1;
 }
 
-/// What --placement asks for, where it must be refused.
+/// The rules of --placement: where it is not supported, or contradicts another flag.
 class PlacementRules {
  public:
   PlacementRules(const TrainConfig& o, const RunSetup& setup, const DeviceProfile& profile)

@@ -90,9 +90,9 @@ TilePrimitive make_primitive(const TileShape& s) {
   return p;
 }
 
-/// True if oneDNN 3.7 computes this wrongly: it takes the strides beside a dimension of 1 for those
-/// of contiguous memory, so it reads a single row of a transposed `a`, and writes a single column
-/// of `out`, at other addresses. 3.6 to 3.7.2 were tried; 2.6 is right.
+/// True if oneDNN 3.7.2 computes this wrongly: it takes the strides beside a dimension of 1 for
+/// those of contiguous memory, so it reads a single row of a transposed `a`, and writes a single
+/// column of `out`, at other addresses. 2.6 and 3.12.1 are right, releases between were not tried.
 constexpr bool misreads(const TileShape& s) {
 #if DNNL_VERSION_MAJOR >= 3
   return (s.m == 1 && s.transpose_a && s.k > 1) || (s.n == 1 && s.m > 1 && s.ldc > 1);

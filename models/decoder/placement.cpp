@@ -149,15 +149,6 @@ void for_each_run(const Values& values, Action&& action) {
   }
 }
 
-template <class Value>
-std::string text_of_runs(const std::vector<Value>& values) {
-  std::string text;
-  for_each_run(values, [&](Value value, std::ptrdiff_t count, bool last) {
-    text += fmt::format("{} {}{}", count, name_of(value), last ? "" : ", ");
-  });
-  return text;
-}
-
 }  // namespace
 
 std::int64_t ModelPlacement::count(Residency residency) const {
@@ -218,12 +209,12 @@ std::string to_string(const ModelPlacement& placement) {
   return text;
 }
 
-std::string residency_text(const ModelPlacement& placement) {
-  return text_of_runs(placement.residency());
-}
-
 std::string recompute_text(const ModelPlacement& placement) {
-  return text_of_runs(placement.recompute());
+  std::string text;
+  for_each_run(placement.recompute(), [&](Recompute mode, std::ptrdiff_t count, bool last) {
+    text += fmt::format("{} {}{}", count, name_of(mode), last ? "" : ", ");
+  });
+  return text;
 }
 
 std::string_view name_of(Residency residency) {

@@ -36,7 +36,7 @@ struct ModelPlacement {
   bool operator==(const ModelPlacement&) const = default;
 };
 
-/// What a user asks for. Nothing: the planner chooses it.
+/// A user's request. The planner chooses what is open.
 struct PlacementRequest {
   std::optional<std::vector<Residency>> residency{};  ///< by block
   bool offload_embeddings = false;
@@ -62,9 +62,7 @@ PlacementRequest parse_placement(const std::string& text, std::int64_t layers);
 
 /// Returns the shortest text that parse_placement() reads as this.
 std::string to_string(const ModelPlacement& placement);
-/// Returns a text for people: "12 resident, 24 offload-optimizer".
-std::string residency_text(const ModelPlacement& placement);
-/// The same of what blocks recompute: "12 block, 24 gelu+ln".
+/// Returns what blocks recompute, for people: "12 block, 24 gelu+ln".
 std::string recompute_text(const ModelPlacement& placement);
 
 std::string_view name_of(Residency residency);

@@ -52,9 +52,8 @@ TEST_CASE("the text of a placement is the shortest that is read as it", "[placem
     CHECK(to_string(placement) == text);
   }
   ModelPlacement placement{.blocks = {{}, {.residency = cpu}, {.residency = cpu}}};
-  CHECK(residency_text(placement) == "1 resident, 2 offload-optimizer");
-  placement.set_recompute(gelu_ln);
-  CHECK(recompute_text(placement) == "3 gelu+ln");
+  placement.blocks[0].recompute = gelu_ln;
+  CHECK(recompute_text(placement) == "1 gelu+ln, 2 none");
 }
 
 TEST_CASE("a placement text that makes no sense is refused with what is allowed", "[placement]") {
