@@ -147,15 +147,15 @@ std::optional<PlacementSolver::Estimate> PlacementSolver::with_state(const Memor
     const MemoryBytes held = state.bytes_for(resident, tried.count(Residency::cpu), layers_);
     return estimated(std::move(tried), held);
   };
-  const std::int64_t most = layers_, least = can_offload_state() ? 0 : most;
+  const std::int64_t least = can_offload_state() ? 0 : layers_;
   std::optional<Estimate> best;
-  for (std::int64_t resident = most; resident >= least && !best; --resident) {
+  for (std::int64_t resident = layers_; resident >= least && !best; --resident) {
     best = with(resident, cpu_share(choice, resident, state));
     // Without any share of the CPU there is less in host memory.
     if (!best) best = with(resident, 0);
   }
   // If the CPU updates all of these blocks, no buffers are needed on the device.
-  for (std::int64_t resident = most; resident >= least && can_share_cpu(); --resident)
+  for (std::int64_t resident = layers_; resident >= least && can_share_cpu(); --resident)
     if (auto all = with(resident, layers_ - resident)) {
       if (!best || all->seconds < best->seconds) best = std::move(all);
       break;
@@ -232,8 +232,8 @@ std::optional<Plan> PlacementSolver::best_staged(const StagedPrecision& precisio
   return {};
 }
 
-/// Plans with offloaded weights, which leave nothing to solve: one block at a time keeps what its
-/// backward pass needs, so that to recompute some of it would save little.
+/// Returns the choice with offloaded weights. Nothing is left to solve: one block at a time keeps
+/// its activations, so that to recompute some of them would save little.
 MemoryChoice PlacementSolver::offloading(const StatePrecision& precision) const {
   MemoryChoice choice = choice_of({precision, stagings(options_, false).front()});
   choice.micro_batch = setup_.trainer.micro_batch;
@@ -286,8 +286,9 @@ std::optional<Plan> PlacementSolver::best(const StatePrecision& precision, std::
   const auto fits = [&](std::int64_t offloaded) {
     return budgets_.device_excess(bytes(offloaded)) == 0;
   };
-  if (layers_ == 1 || !fits(layers_)) return with(layers_ + 1);
-  const std::size_t all = bytes(layers_), one = bytes(1);
+  const std::size_t all = bytes(layers_);
+  if (layers_ == 1 || budgets_.device_excess(all) > 0) return with(layers_ + 1);
+  const std::size_t one = bytes(1);
   const std::size_t each = (one - std::min(one, all)) / static_cast<std::size_t>(layers_ - 1);
   const std::size_t excess = budgets_.device_excess(one);
   std::int64_t enough =
@@ -330,8 +331,8 @@ Plan PlacementSolver::plan_of(const MemoryChoice& choice, const MemoryPlan& memo
 
 bool PlacementSolver::may_fit(const StatePrecision& precision) {
   if (!options_.memory.state_home.empty()) return true;
-  // Bytes of a parameter: the weight, the gradient and, of the moments and the master weight, less
-  // than any update rule keeps but AdamW's.
+  // A lower bound of a parameter's bytes: weight, gradient and, with AdamW, moments and master
+  // weight, of which fp32 weights need no second one. Other rules keep less, which counts as none.
   constexpr double state[] = {8, 8, 6, 4, 2};
   const bool adamw = options_.optimizer.kind == OptimizerKind::adamw;
   const double bytes = static_cast<double>(size_of(setup_.precision.dtype)) +

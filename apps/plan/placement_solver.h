@@ -13,9 +13,9 @@
 namespace sluice {
 
 /// Finds the fastest placement of plan_entries() that fits the budgets and keeps what the user
-/// fixes. It solves each entry for how many blocks' state stays on the device and how many blocks
-/// the CPU updates, by counts of memory that are linear in these numbers, and counts what it
-/// chooses as a whole. All arguments must outlive it.
+/// fixes. It solves each entry for the number of blocks whose state is resident on the device and
+/// the number that the CPU updates: memory is linear in both. It counts the memory of the result as
+/// a whole. All arguments must outlive it.
 class PlacementSolver {
  public:
   /// Throws Error (usage) for flags that contradict each other or this device.

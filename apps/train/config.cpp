@@ -179,8 +179,7 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add_parsed(
       "--placement",
       "Where each block's weights, gradients and optimizer state are, and what it recomputes: "
-      "auto, "
-      "or for instance resident:gelu*20,offload-optimizer:gelu",
+      "auto, or for instance resident:gelu*20,offload-optimizer:gelu",
       [&o](const std::string& text) { o.memory.placement = text == "auto" ? "" : text; },
       [&o] { return o.memory.placement.empty() ? "auto" : o.memory.placement; }, "auto");
   line.add_choice("--state-layout", o.memory.state_layout,

@@ -7,6 +7,7 @@
 
 #include "apps/cli/progress.h"
 #include "apps/plan/continued_plan.h"
+#include "apps/plan/memory_flags.h"
 #include "engine/offload/file_memory.h"
 #include "parallel/comm/agreement.h"
 
@@ -146,9 +147,8 @@ HostMemory open_host(const TrainConfig& options, const RunSetup& setup, Communic
   if (!refused) return host;
   const std::string warning = refusal(plan.memory.pinned);
   const std::size_t allowed = plan.memory.host + plan.host_left;
-  const std::int64_t staged_at_first = plan.choice.streamed_blocks();
-  const bool asked = !options.memory.placement.empty();
-  std::int64_t staged = asked ? 0 : staged_at_first;
+  const bool asked = requested_placement(options, setup).residency.has_value();
+  std::int64_t staged = asked ? 0 : plan.choice.streamed_blocks();
   while (refused && staged > 0) {
     Plan other = plan;
     // The CPU updates the higher half of the blocks whose state was pinned.

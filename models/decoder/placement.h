@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-/// Where a transformer block's weights, gradients and optimizer state are, who updates them, and
-/// what its backward pass recomputes.
+/// The placement of a transformer block: which of its weights, gradients and optimizer state are
+/// offloaded, whether the device or the CPU updates them, and what its backward pass recomputes.
 struct Placement {
   Residency residency = Residency::device;
   Recompute recompute = Recompute::none;

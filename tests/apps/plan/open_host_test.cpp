@@ -33,7 +33,7 @@ Opened open_and_train(std::size_t limit, std::size_t host_left,
                                                       std::size_t{64} << 20);
   const RunSetup setup = task.setup(DeviceKind::cuda);
   TrainConfig options = task.options();
-  if (wish) options.memory.placement = "given";
+  options.memory.placement = wish ? "offload-state" : "auto:none";
   const std::size_t workspace = device->runtime().workspace_bytes();
   Plan plan;
   plan.choice = offloaded(task.resident(StateLayout::split), 0, 3000, 2, wish.value_or(0));

@@ -282,7 +282,10 @@ TEST_CASE(
     const bool needs_mpi = launched || !take_variables(command).empty();
     programs.insert(command.front());
     if (needs_mpi && std::string(SLUICE_MPIRUN).empty()) continue;
-    if (one_program_alone && row.command.find(" : ") != std::string::npos) continue;
+    if (one_program_alone && row.command.find(" : ") != std::string::npos) {
+      WARN("not tried, since this mpirun crashes: " << row.command);
+      continue;
+    }
     if (row.command.find("--device cuda") != std::string::npos && cuda_devices() > 0) continue;
     const ProgramResult result = launched ? jobs.at(row.command).get() : run(row);
     INFO(row.command);
