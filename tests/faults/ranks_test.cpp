@@ -54,11 +54,11 @@ TEST_CASE("ranks wait for a disk that is slower than the deadline") {
   if (!have_mpirun() || !have_strace()) return;
   FaultRuns runs(two_ranks);
   Tally tally("k: a disk slower than the deadline");
-  const Flags impatient{{"--collective-timeout", "2"}};
+  const Flags impatient{{"--collective-timeout", "4"}};  // seconds; ranks need two to start
   // strace delays three calls of fsync of rank 0; the last of them is in a checkpoint.
   const Ended saving = runs.run(
       "slow",
-      {.flags = impatient, .tracer = injecting("fsync", "delay_enter=3000000:when=3..15+6")}, 120);
+      {.flags = impatient, .tracer = injecting("fsync", "delay_enter=6000000:when=3..15+6")}, 120);
   Problems problems;
   problems.require(!saving.timed_out && saving.exit_code == 0, saving.err);
   problems.require(saving.out.find("for rank 0 at 'checkpoint'") != std::string::npos,
@@ -70,7 +70,7 @@ TEST_CASE("ranks wait for a disk that is slower than the deadline") {
   runs.run("early", {.flags = {{"--steps", "2"}}});
   const fs::path weights =
       checkpoint_path(runs.path() / "early/checkpoints", 2) / "weights.safetensors";
-  Arguments late = injecting("openat", "delay_enter=3000000");
+  Arguments late = injecting("openat", "delay_enter=6000000");
   late.insert(late.end(), {"-P", weights.string()});
   const Ended reading = runs.run("early", {.flags = impatient, .tracer = late}, 120);
   Problems more;

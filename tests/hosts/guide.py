@@ -204,7 +204,7 @@ class Reader:
             raise Wrong("the training does not stop")
         last = self.steps()[-1]
         if not wait_until(lambda: (self.folder / f"run/checkpoints/step-{last:08}").exists(), 5):
-            raise Wrong(f"step {last} was not saved: {list((self.folder / 'run/checkpoints').iterdir())}")
+            raise Wrong(f"step {last} was not saved: {list(self.folder.glob('run/checkpoints/*'))}")
 
 
 def slurm_state(reader, job):
@@ -251,7 +251,7 @@ def missing(section, cache):
     """Why a section cannot be tested, or nothing."""
     if section == KUBERNETES and container.yaml is None:
         return "this python3 has no module yaml (Debian: python3-yaml)"
-    return packages.missing(cache, needs(section))
+    return packages.missing(cache, needs(section), packages.PMIX_OF_SLURM if section == SLURM else "")
 
 
 def run_section(section, bin_folder, folder, cache, image, image_environment):

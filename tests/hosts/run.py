@@ -71,7 +71,7 @@ def run_all(names, build, cache, folder, image, image_environment):
     one_process = training.losses_of_one_process(build / "bin", folder / "one")
     others = {}  # the losses of each mesh
     for launcher, meshes in launchers_of(names):
-        missing = packages.missing(cache, launcher.needs)
+        missing = packages.missing(cache, launcher.needs, launcher.part)
         if missing:
             report.say("skipped", launcher.name, missing)
             continue

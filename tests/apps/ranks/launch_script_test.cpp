@@ -115,6 +115,7 @@ TEST_CASE("scripts/launch speaks to each launcher in its own words") {
       CHECK_THAT(result.out, Contains(words));
     for (const std::string& words : row.lacks)
       CHECK_THAT(result.out, !Contains(words));
+    CHECK((result.err.find("lacks PMIx") != std::string::npos) == (std::string(row.srun) == "pmi2"));
   }
   fakes.make("mpirun", "echo 'mpiexec of something else 1.0'");
   const ProgramResult other = fakes.run({}, {script, "--bin", SLUICE_BIN_DIR, "train_gpt2"});
