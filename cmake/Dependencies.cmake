@@ -45,23 +45,30 @@ sluice_require(nlohmann_json 3.10 nlohmann_json::nlohmann_json)
 sluice_require(ZLIB 1.2 ZLIB::ZLIB)
 find_package(Threads REQUIRED)
 
-# Libraries without a package description for CMake, as targets sluice_<name>.
-macro(sluice_require_library name header library)
+# Libraries without a package description for CMake, as targets sluice_<name>; without a third
+# argument one of headers alone.
+macro(sluice_require_library name header)
   string(TOUPPER ${name} upper)
   find_path(${upper}_INCLUDE ${header})
-  find_library(${upper}_LIBRARY ${library})
-  if(NOT ${upper}_INCLUDE OR NOT ${upper}_LIBRARY)
+  set(${upper}_LIBRARIES "")
+  foreach(library ${ARGN})
+    find_library(${upper}_LIBRARY ${library})
+    list(APPEND ${upper}_LIBRARIES ${${upper}_LIBRARY})
+  endforeach()
+  if(NOT ${upper}_INCLUDE OR "${${upper}_LIBRARIES}" MATCHES "NOTFOUND")
     sluice_hint(hint ${name})
     sluice_stop("${name} was not found; ${hint}")
   endif()
   add_library(sluice_${name} INTERFACE)
   target_include_directories(sluice_${name} SYSTEM INTERFACE
                              $<BUILD_INTERFACE:${${upper}_INCLUDE}>)
-  target_link_libraries(sluice_${name} INTERFACE ${${upper}_LIBRARY})
+  target_link_libraries(sluice_${name} INTERFACE ${${upper}_LIBRARIES})
   sluice_report(${name} yes "")
 endmacro()
 
 sluice_require_library(pcre2 pcre2.h pcre2-8)
+# Its description links a library of what the headers have too.
+sluice_require_library(tomlplusplus toml++/toml.h)
 sluice_require_library(utf8proc utf8proc.h utf8proc)
 
 # Not by find_package: Debian's dnnl package description insists on OpenCL, which its CPU library

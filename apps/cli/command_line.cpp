@@ -58,6 +58,23 @@ Json json_of(const std::vector<std::string>& values) {
   return values.empty() ? Json() : Json(values);
 }
 
+/// Does what CLI11 may refuse, and refuses it in the words of this program.
+template <class Action>
+void in_own_words(const CLI::App& app, const Action& action) try {
+  action();
+} catch (const CLI::RequiredError& error) {
+  refuse_extras(app);
+  fail(fmt::format("{}: {}", error.what(), help_of(app, error.what())), ErrorKind::usage);
+} catch (const CLI::ArgumentMismatch& error) {
+  refuse_count(app, error.what());
+} catch (const CLI::ConversionError& error) {
+  refuse_value(app, error.what());
+} catch (const CLI::Success&) {
+  throw;  // --help, --version
+} catch (const CLI::ParseError& error) {
+  fail(error.what(), ErrorKind::usage);
+}
+
 }  // namespace
 
 struct CommandLine::Impl {
@@ -94,6 +111,35 @@ struct CommandLine::Impl {
         ->default_str(now.is_null()     ? none
                       : now.is_string() ? now.get<std::string>()
                                         : now.dump());
+  }
+
+  /// Takes an option from a file, unless the command line has it.
+  void take(const FileOption& given) {
+    const bool declared = std::ranges::find(values, given.key, &Value::flag) != values.end();
+    const std::string flag = "--" + given.key;
+    CLI::Option* const option = app.get_option_no_throw(flag);
+    if (option == nullptr) refuse_name(app, "option", given.key);
+    if (!declared) fail(flag + " is for the command line alone", ErrorKind::usage);
+    if (option->count() > 0) return;
+    if (given.values.size() > 1 && option->get_items_expected_max() <= 1)
+      fail(flag + ": an array, where one value is needed", ErrorKind::usage);
+    in_own_words(app, [&] {
+      for (const std::string& value : given.values)
+        if (value.empty()) check_empty_value(*option, flag);
+      option->add_result(given.values);
+      option->run_callback();
+    });
+  }
+
+  void read_file(const std::string& path) {
+    for (const FileOption& given : read_options_file(path))
+      try {
+        take(given);
+      } catch (const Error& error) {
+        const std::string why = error.what();
+        fail(given.place + ": " + why.substr(why.starts_with("--" + given.key) ? 2 : 0),
+             ErrorKind::usage);
+      }
   }
 
   template <class T>
@@ -251,9 +297,9 @@ void CommandLine::add_parsed(const std::string& flag, const std::string& help,
 }
 
 void CommandLine::allow_config_file() {
-  impl_->finish(impl_->app.set_config("--config", "", "Read options from this file; flags win"))
-      ->check(CLI::Validator(refuse_configuration, ""));
-  impl_->app.allow_config_extras(CLI::config_extras_mode::error);
+  const auto read = [this](const std::string& path) { impl_->read_file(path); };
+  impl_->finish(impl_->app.add_option_function<std::string>(
+      "--config", read, "Read options from this file of TOML; flags win"));
 }
 
 void CommandLine::require(const std::string& flag) {
@@ -270,29 +316,12 @@ bool CommandLine::parse(int argc, const char* const* argv) {
   refuse_flags_as_values(impl_->app, arguments);
   std::ranges::reverse(arguments);  // CLI11 takes them from the end
   try {
-    impl_->app.parse(arguments);
+    in_own_words(impl_->app, [&] { impl_->app.parse(arguments); });
   } catch (const CLI::Success& done) {
     std::ostringstream text;  // printed by say(), which prints on one rank only
     impl_->app.exit(done, text, text);
     say(text.str());
     return false;
-  } catch (const CLI::ConfigError& error) {
-    const std::string text = error.what();
-    const std::string marker = "INI was not able to parse ";
-    if (text.rfind(marker, 0) == 0)
-      refuse_name(impl_->app, "key in the configuration file", text.substr(marker.size()));
-    fail(text, ErrorKind::usage);
-  } catch (const CLI::FileError& error) {
-    fail(fmt::format("the configuration file cannot be read: {}", error.what()), ErrorKind::usage);
-  } catch (const CLI::RequiredError& error) {
-    refuse_extras(impl_->app);
-    fail(fmt::format("{}: {}", error.what(), help_of(impl_->app, error.what())), ErrorKind::usage);
-  } catch (const CLI::ArgumentMismatch& error) {
-    refuse_count(impl_->app, error.what());
-  } catch (const CLI::ConversionError& error) {
-    refuse_value(impl_->app, error.what());
-  } catch (const CLI::ParseError& error) {
-    fail(error.what(), ErrorKind::usage);
   }
   refuse_extras(impl_->app);
   for (const auto& check : impl_->checks)
@@ -331,13 +360,12 @@ std::string CommandLine::resolved() const {
   std::string text;
   for (const auto& [flag, read, role] : impl_->values) {
     const Json value = read();
-    if (value.is_null()) continue;  // an empty string could not be read back
+    if (value.is_null()) continue;
     const std::string written = configured(value);
-    // Writes no value rather than a truncated one.
     text += !written.empty()
                 ? fmt::format("{}={}\n", flag, written)
                 : fmt::format("# give as a flag, it cannot stand here: {}={}\n", flag,
-                              value.dump(-1, ' ', false, Json::error_handler_t::replace));
+                              value.dump(-1, ' ', true, Json::error_handler_t::replace));
   }
   return text;
 }

@@ -24,7 +24,15 @@ const CLI::Option* option_of(const CLI::App& app, const std::string& argument) {
   return argument.starts_with("--") ? app.get_option_no_throw(argument) : nullptr;
 }
 
-/// Asks the option's own checks about an empty value, which CLI11 2.6 does not.
+[[noreturn]] void refuse_truth(const CLI::App& app, const std::string& flag,
+                               const std::string& value) {
+  fail(fmt::format("{}: '{}' is neither true nor false; --help says of it: {}", flag,
+                   excerpt(value), help_of(app, flag)),
+       ErrorKind::usage);
+}
+
+}  // namespace
+
 void check_empty_value(CLI::Option& option, const std::string& flag) {
   for (int number = 0;; ++number) {
     std::string empty;
@@ -37,15 +45,6 @@ void check_empty_value(CLI::Option& option, const std::string& flag) {
     }
   }
 }
-
-[[noreturn]] void refuse_truth(const CLI::App& app, const std::string& flag,
-                               const std::string& value) {
-  fail(fmt::format("{}: '{}' is neither true nor false; --help says of it: {}", flag,
-                   excerpt(value), help_of(app, flag)),
-       ErrorKind::usage);
-}
-
-}  // namespace
 
 std::string kebab(std::string argument) {
   if (!argument.starts_with("--")) return argument;
@@ -110,7 +109,7 @@ void refuse_name(const CLI::App& app, const std::string& what, const std::string
     meant = {.flag = "", .text = "--" + spelt, .why = ""};
   else if (meant.text.empty())
     if (const std::string near = nearest_name(spelt, all); !near.empty()) meant.text = "--" + near;
-  // Keys in a configuration file have no dashes.
+  // Keys in a file of options have no dashes.
   if (what != "flag" && !meant.text.empty()) meant.text.erase(0, 2);
   if (!meant.text.empty())
     guess = "did you mean " + meant.text + "?" + (meant.why.empty() ? "" : " " + meant.why);

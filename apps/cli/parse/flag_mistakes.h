@@ -5,12 +5,16 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace sluice {
 
 // Mistakes in the flags of a command, which CLI11 overlooks or words for programmers. All are Error
 // (usage).
+
+/// Asks the option's own checks about an empty value, which CLI11 2.6 does not.
+void check_empty_value(CLI::Option& option, const std::string& flag);
 
 /// Replaces _ by - in the name of a flag, so that --n_layer is accepted for --n-layer.
 std::string kebab(std::string argument);

@@ -2,15 +2,26 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 namespace sluice {
 
-/// Returns a value as a --config file writes it; "" if it could not be read back, since CLI11
-/// recognizes comments even inside quotes and knows few escapes.
-std::string configured(const nlohmann::ordered_json& value);
+// The file of --config: TOML (https://toml.io/en/v1.0.0) with an option a line, KEY = VALUE or
+// KEY = [VALUE, VALUE].
 
-/// Returns why a --config file is refused, or "". A device or a pipe might never end. Sections mean
-/// nothing here, and CLI11 needs memory quadratic in the number of dots in a section's name.
-std::string refuse_configuration(const std::string& path);
+/// A key of such a file, with its values as a command line has them.
+struct FileOption {
+  std::string key;
+  std::vector<std::string> values;
+  std::string place;  ///< "train.toml:3"
+};
+
+/// Reads all keys, in the order of their names. Throws Error (usage) with file and line for what is
+/// not TOML, for a table and for a date. A device or a pipe, which might never end, is refused too.
+std::vector<FileOption> read_options_file(const std::string& path);
+
+/// Returns a text, a number, a truth or an array of texts as such a file has it; "" for what it
+/// cannot hold: a text that is not UTF-8.
+std::string configured(const nlohmann::ordered_json& value);
 
 }  // namespace sluice

@@ -179,7 +179,7 @@ TEST_CASE("a file of options is a regular file of a sensible size", "[row19]") {
   CHECK(refusal_of(path("good")) == "(no error)");
 }
 
-TEST_CASE("every text of an option is read back as it was, or stands in no file", "[row19]") {
+TEST_CASE("every text of an option is read back as it was, or is in no file", "[row19]") {
   const TempDir in;
   const auto written = [&](const std::string& prompt) {
     TrainConfig options;
@@ -199,12 +199,10 @@ TEST_CASE("every text of an option is read back as it was, or stands in no file"
     CHECK(line.resolved() == text);  // nothing else has changed, steps among it
     return options.evaluation.prompt;
   };
-  CHECK_THAT(written("a\nsteps=777"), Contains("# give as a flag") && !Contains("\nsteps=777"));
-  CHECK_THAT(written("a\rsteps=777"), Contains("# give as a flag"));
-  std::vector<std::string> texts{"a b",   "a, b", "[a, b]", "[a]", "a\\",  "a b\\",  "\\",   "'a'",
-                                 "\"a\"", "it's", " a ",    "\ta", "0x10", "1e3",    "true", "a=b",
-                                 ";a",    "[a",   "a]",     "%%",  "{}",   "\\\"",   "é 中", "--lr",
-                                 "''",    "\"",   "'",      ", a", "a b'", "a\"b c", ",",    " "};
+  std::vector<std::string> texts{
+      "a b",  "a, b", "[a, b]", "[a]",  "a\\", "a b\\", "\\",   "'a'",    "\"a\"", "it's", " a ",
+      "\ta",  "0x10", "1e3",    "true", "a=b", ";a",    "[a",   "a]",     "%%",    "{}",   "\\\"",
+      "é 中", "--lr", "''",     "\"",   "'",   ", a",   "a b'", "a\"b c", ",",     " ",    "\x7F"};
   std::mt19937 random(7);
   const std::string alphabet = "ab ,;'\"\\[]=#.{}%\t0-\n\r";
   for (int i = 0; i < 400; ++i) {
@@ -213,23 +211,16 @@ TEST_CASE("every text of an option is read back as it was, or stands in no file"
       text += alphabet[random() % alphabet.size()];
     texts.push_back(text);
   }
-  std::size_t exact = 0;
   for (const std::string& text : texts) {
     CAPTURE(text);
-    const std::string file = written(text);
-    const bool stands = file.find("\nprompt=") != std::string::npos;
-    exact += stands;
-    if (text.find('\n') != text.npos) CHECK_FALSE(stands);
-    // A comment is no option: the default is read.
-    std::string lines = file;
-    if (!stands) {
-      const auto comment = lines.find("# give as a flag");
-      REQUIRE(comment != std::string::npos);
-      lines.erase(comment, lines.find('\n', comment) + 1 - comment);
-    }
-    CHECK(read_back(lines) == (stands ? text : ""));
+    CHECK(read_back(written(text)) == text);
   }
-  CHECK(exact > 100);
+  // Bytes that are no UTF-8 are no TOML. A comment is no option: the default is read.
+  std::string lines = written("a\nsteps=777\xFF");
+  const auto comment = lines.find("# give as a flag");
+  REQUIRE(comment != std::string::npos);
+  lines.erase(comment, lines.find('\n', comment) + 1 - comment);
+  CHECK(read_back(lines).empty());
 }
 
 TEST_CASE("a CDPATH leads no script astray", "[row19]") {
