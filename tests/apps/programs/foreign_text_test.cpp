@@ -98,6 +98,8 @@ void open_operation(RecordLayout& ring, const std::string& communicator, const s
   slot.signature.set_label(label);
 }
 
+/// The hostile text as TOML has it.
+const std::string escaped = Json(hostile).dump();
 /// A hostile text that fits into a record of 16 bytes.
 const std::string short_hostile = "owned\x1b\xC2\x9B\xE2\x80\xAE\xE2\x80\x8B";
 
@@ -224,13 +226,11 @@ const std::vector<Place> places{
     {"the folder of a run and a damaged checkpoint in it",
      [](const ForeignFolder& in) { return train_on_after_damage(in, hostile); }},
     // Files for --config.
-    {"a key", [](const ForeignFolder& in) { return configured(in, hostile + "=1\n"); }},
-    {"a section", [](const ForeignFolder& in) { return configured(in, "[" + hostile + "]\n"); }},
-    {"a value", [](const ForeignFolder& in) { return configured(in, "lr=" + hostile + "\n"); }},
+    {"a key", [](const ForeignFolder& in) { return configured(in, escaped + "=1\n"); }},
+    {"a section", [](const ForeignFolder& in) { return configured(in, "[" + escaped + "]\n"); }},
+    {"a value", [](const ForeignFolder& in) { return configured(in, "lr=" + escaped + "\n"); }},
     {"a value of a switch",
-     [](const ForeignFolder& in) { return configured(in, "quiet=" + hostile + "\n"); }},
-    {"an array without end",
-     [](const ForeignFolder& in) { return configured(in, "data=[" + hostile + ",\n"); }},
+     [](const ForeignFolder& in) { return configured(in, "quiet=" + escaped + "\n"); }},
     // Probe files.
     {"a device's name", [](const ForeignFolder& in) { return plan_with_probe(in, "name"); }},
     {"a device's memory", [](const ForeignFolder& in) { return plan_with_probe(in, "memory"); }},

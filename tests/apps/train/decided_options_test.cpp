@@ -215,16 +215,4 @@ TEST_CASE("the log begins with the model and every option by name") {
   CHECK(start.at("run").at("seed") == 1337);
 }
 
-TEST_CASE("values that a configuration cannot hold are left out of it as comments") {
-  // CLI11 writes a text with both kinds of quotes in some releases, so none is tried here.
-  for (const char* prompt : {"a # b", "a\nb"}) {
-    TrainConfig options;
-    options.evaluation.prompt = prompt;
-    const std::string text = config_text(options);
-    CHECK(value_of(text, "prompt") == "absent");
-    CHECK_THAT(text, Contains("# give as a flag"));
-    CHECK(count_lines(text) == count_lines(config_text({})) + 1);
-  }
-}
-
 }  // namespace sluice::test::decided_options_test
