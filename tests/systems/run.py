@@ -104,7 +104,7 @@ def skipped_tests(log):
         started = re.match(r"\d+/\d+ Testing: (.*)", line)
         if started:
             name = started[1]
-        why = re.search(r"\bskipped: (.*)", line)
+        why = re.match(r"\s*skipped: (.*)", line)
         if why and name:
             reasons[name] = why[1]
     return reasons
