@@ -29,19 +29,29 @@ std::string text_of(const std::string& path) try {
   constexpr std::uint64_t max_bytes = 1 << 20;
   const File file = File::open(path);
   if (file.size() > max_bytes)
-    refuse(path, fmt::format("{} bytes, more than the limit of {}: it is no file of options",
-                             file.size(), max_bytes));
+    fail(fmt::format("{} has {} bytes, more than the limit of {}: it is no file of options", path,
+                     file.size(), max_bytes),
+         ErrorKind::usage);
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  constexpr std::string_view mark = "\xEF\xBB\xBF";  // U+FEFF, which some editors write first
+  return text.starts_with(mark) ? text.substr(mark.size()) : text;
 } catch (const Error& error) {
   fail(fmt::format("--config: {}", error.what()), ErrorKind::usage);
 }
 
-/// Returns the line on which a key has more dots than any number or date; 0 if there is none.
-/// toml++ makes a table of each dot, and frees tables by recursion.
-int line_of_endless_key(std::string_view text) {
-  constexpr int most = 16;
+/// What toml++ must not see, and on which line; 0: nothing.
+struct Hazard {
+  int line = 0;
+  const char* why = "";
+};
+
+/// Finds what toml++ fails at. It makes a table of each dot in a key, and frees them by recursion.
+/// Version 3.3 has undefined behaviour where it looks for white space and finds, for instance,
+/// U+FEFB: outside strings, where TOML has ASCII alone, and behind a backslash at the end of a
+/// line.
+Hazard hazard_in(std::string_view text) {
+  constexpr int most = 16;  // dots between two of = , [ { and line breaks: more than in any date
   std::string_view quotes;  // of the string that `i` is in
   int line = 1, dots = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -52,7 +62,8 @@ int line_of_endless_key(std::string_view text) {
     }
     if (!quotes.empty()) {
       if (c == '\\' && quotes[0] == '"') {
-        ++i;
+        const char next = text.substr(++i, 1).empty() ? '\n' : text[i];
+        if (next <= ' ' || next > '~') return {line, "a backslash begins an escape, as in \\n"};
       } else if (text.substr(i).starts_with(quotes)) {
         i += quotes.size() - 1;
         quotes = {};
@@ -62,13 +73,15 @@ int line_of_endless_key(std::string_view text) {
       i += quotes.size() - 1;
     } else if (c == '#') {
       i = std::min(text.find('\n', i), text.size()) - 1;
+    } else if (static_cast<signed char>(c) < 0) {
+      return {line, "texts stand in double quotes"};
     } else if (c == '.') {
-      if (++dots > most) return line;
+      if (++dots > most) return {line, "no option has a dot in its name"};
     } else if (std::string_view("=,[{\n").find(c) != std::string_view::npos) {
       dots = 0;
     }
   }
-  return 0;
+  return {};
 }
 
 /// Returns how TOML has the line KEY=word; "" for any other line.
@@ -90,8 +103,8 @@ std::string with_quotes(std::string_view text, std::size_t number) {
 }
 
 toml::table parsed(const std::string& text, const std::string& path) {
-  if (const int line = line_of_endless_key(text); line > 0)
-    refuse(fmt::format("{}:{}", path, line), "no option has a dot in its name");
+  if (const Hazard found = hazard_in(text); found.line > 0)
+    refuse(fmt::format("{}:{}", path, found.line), found.why);
   toml::parse_result result = toml::parse(std::string_view(text));
   if (result) return std::move(result).table();
   const toml::parse_error& error = result.error();
@@ -122,8 +135,9 @@ std::string argument_of(const toml::node& value, const std::string& place) {
 
 /// Returns the text that is read back from a file with the line key = written.
 std::vector<std::string> read_back(const std::string& written) {
+  if (hazard_in(written).line > 0) return {};
   const toml::parse_result result = toml::parse("key = " + written);
-  if (!result || line_of_endless_key(written) > 0) return {};
+  if (!result) return {};
   const toml::node* const value = result.table().get("key");
   if (value == nullptr || result.table().size() != 1) return {};
   return {argument_of(*value, "")};

@@ -166,7 +166,7 @@ TEST_CASE("a file of options is a regular file of a sensible size", "[row19]") {
   CHECK_THAT(refusal_of(path("gpt2")), Contains("gpt2 is not a regular file"));
   CHECK_THAT(refusal_of(path("none")), Contains("cannot open") && Contains("No such file"));
   write_file(in.path() / "nul", std::string("steps=3\n\0", 9));
-  CHECK_THAT(refusal_of(path("nul")), Contains("NUL at byte 8"));
+  CHECK_THAT(refusal_of(path("nul")), Contains("nul:2: this is not TOML"));
   write_file(in.path() / "long", std::string((1 << 20) + 1, '\n'));
   CHECK_THAT(refusal_of(path("long")),
              Contains("has 1048577 bytes, more than the limit of 1048576"));
@@ -174,8 +174,8 @@ TEST_CASE("a file of options is a regular file of a sensible size", "[row19]") {
   while (deep.size() < 1000000)
     deep += ".a";
   write_file(in.path() / "deep", deep + "]\nsteps=3\n");
-  CHECK_THAT(refusal_of(path("deep")), Contains("has the section"));
-  write_file(in.path() / "good", "[default]\n# words\nsteps=3\n");
+  CHECK_THAT(refusal_of(path("deep")), Contains("deep:1: no option has a dot in its name"));
+  write_file(in.path() / "good", "# words\nsteps=3\n");
   CHECK(refusal_of(path("good")) == "(no error)");
 }
 
@@ -259,7 +259,7 @@ TEST_CASE("a machine without /proc trains, tells what comes next and generates",
   CHECK(run.exit_code == 0);
   CHECK_THAT(run.out, Contains("/generate --model run/model --prompt"));
   const ProgramResult shipped =
-      without(bin + "/train_gpt2 --steps 0 --no-save --output none --threads 1");
+      without(bin + "/train_gpt2 --steps 0 --save never --output none --threads 1");
   INFO(shipped.err);
   CHECK(shipped.exit_code == 0);  // it finds the text beside itself
   CHECK(without(bin + "/generate --model run/model --prompt hi --max-tokens 3").exit_code == 0);
