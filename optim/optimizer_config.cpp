@@ -8,7 +8,7 @@ MuonOptions muon_options(const OptimizerConfig& c, double lr) {
   return {
       .momentum = c.muon_momentum.value_or(0.95),
       .weight_decay = c.weight_decay,
-      .scale = c.muon_scale.value_or(MuonScale::shape),
+      .scale = c.muon_scale,
       .rate_factor = lr == 0 ? 1 : muon_lr / lr,
       .adamw = {
           .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.eps, .weight_decay = c.weight_decay}};

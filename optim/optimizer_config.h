@@ -24,9 +24,9 @@ struct OptimizerConfig {
   std::int64_t warmup_steps = 20;
   ScheduleKind schedule = ScheduleKind::cosine;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
-  double weight_decay = 0.1;            ///< decoupled; for tensors of two or more dimensions
-  double grad_clip = 1.0;               ///< bound on the global norm; 0: none
-  std::optional<MuonScale> muon_scale;  ///< none: shape
+  double weight_decay = 0.1;  ///< decoupled; for tensors of two or more dimensions
+  double grad_clip = 1.0;     ///< bound on the global norm; 0: none
+  MuonScale muon_scale = MuonScale::shape;
   std::optional<double> muon_lr;        ///< none: 0.02, with MuonScale::rms `lr`
   std::optional<double> muon_momentum;  ///< none: 0.95
 };

@@ -15,7 +15,8 @@ namespace sluice {
 /// A pipeline's schedule: one by name, or a CSV file with the actions of each rank.
 struct PipelineSchedule {
   ScheduleName name = ScheduleName::one_forward_one_backward;
-  std::string file{};  ///< empty: by name
+  std::string file{};               ///< empty: by name
+  std::int64_t virtual_stages = 1;  ///< stages on each rank, for `interleaved`
 
   bool is(ScheduleName other) const { return file.empty() && name == other; }
 };
@@ -29,7 +30,6 @@ struct ParallelConfig {
   bool sequence_parallel = false;  ///< ranks of `tp` divide the tokens too
 
   std::optional<PipelineSchedule> pipeline;  ///< none: no pipeline unless `pp` > 1, then 1f1b
-  std::int64_t virtual_stages = 1;           ///< stages on each rank
   std::string split = "blocks";              ///< see parse_block_split()
   std::optional<Stash> stash;                ///< none: the input if layer-major, else the graph
   std::optional<std::size_t> max_stash;      ///< bytes of inputs that a rank keeps on the GPU
@@ -72,7 +72,6 @@ inline ParallelConfig ParallelConfig::alone() const {
   one.zero = 0;
   one.sequence_parallel = usual.sequence_parallel;
   one.pipeline = usual.pipeline;
-  one.virtual_stages = usual.virtual_stages;
   one.split = usual.split;
   one.stash = usual.stash;
   one.max_stash = usual.max_stash;

@@ -95,6 +95,11 @@ class CommandLine {
   void add_parsed(const std::string& flag, const std::string& help,
                   std::function<void(const std::string&)> write, std::function<std::string()> read,
                   const std::string& none = "");
+  /// The same for text that is one of `words`.
+  void add_word(const std::string& flag, const std::string& help,
+                const std::vector<std::string>& words,
+                std::function<void(const std::string&)> write, std::function<std::string()> read,
+                const std::string& none = "");
   /// Adds --config FILE.
   void allow_config_file();
   void require(const std::string& flag);
@@ -114,12 +119,6 @@ class CommandLine {
   std::string resolved() const;
 
  private:
-  /// The same as add_parsed for text that is one of `words`.
-  void add_word(const std::string& flag, const std::string& help,
-                const std::vector<std::string>& words,
-                std::function<void(const std::string&)> write, std::function<std::string()> read,
-                const std::string& none = "");
-
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -54,16 +54,15 @@ std::vector<NoEffect> rules_of(const TrainConfig& o, const RunSetup& setup) {
        "--val-every --val-steps --keep-best",
        fmt::format("is for validation, for which {} has no data; give --val-data", data)},
       // Beside other flags.
-      {rule != OptimizerKind::muon, "--muon-scale --muon-lr --muon-momentum",
+      {rule != OptimizerKind::muon, "--muon-lr --muon-momentum",
        fmt::format("is for --optimizer muon, not {}", name_in(optimizers, rule)), true},
       {rule == OptimizerKind::sgd, "--beta2 --eps", optimizer},
       {rule == OptimizerKind::adafactor, "--beta1 --beta2 --eps", optimizer},
       {o.optimizer.schedule == ScheduleKind::constant && o.optimizer.min_lr.value_or(0) > 0,
        "--min-lr", "is where the rate ends, and --lr-schedule constant keeps it"},
-      {o.checkpoint.no_save && !o.checkpoint.save_every, "--async-save",
-       "is for checkpoints, and --no-save writes none"},
-      {setup.device == DeviceKind::cpu && o.memory.state_home.empty(), "--staging-chunks",
-       "is for state on its way to a GPU or, with --state-home, to a disk"},
+      {setup.device == DeviceKind::cpu && o.memory.state_home.empty() && o.memory.staging_chunks,
+       "--stream-chunks",
+       "has a number of chunks for state on its way to a GPU or, with --state-home, to a disk"},
   };
 }
 

@@ -105,8 +105,7 @@ class PlacementRules {
 
   const char* why_inputs_stay() const {
     if (setup_.trainer.graphs) return "with --cuda-graph inputs stay on the GPU; use block";
-    if (setup_.pipeline)
-      return "in a pipeline inputs rest in host memory by --stash input --max-stash";
+    if (setup_.pipeline) return "in a pipeline inputs are in host memory by --stash input:SIZE";
     if (!profile_.gpu)
       return "this run computes on the CPU, where all is in host memory; use block";
     return "how fast this GPU copies from and to host memory could not be measured; use block";

@@ -10,7 +10,7 @@ StepTime time_of(const TrainConfig& options, const RunSetup& setup, const Device
   const MemoryBytes need =
       state.bytes_for(resident + choice.count(Residency::host), 0, choice.layers());
   // The host memory of a run with all state on the device is the copy of a checkpoint
-  // (--async-save).
+  // (--save background).
   const bool in_file = need.file > 0;
   const auto away = static_cast<double>(in_file ? need.file : need.host - state.all.host);
   const std::int64_t blocks_away = std::max<std::int64_t>(1, choice.layers() - resident);

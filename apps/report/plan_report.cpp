@@ -186,7 +186,7 @@ Report plan_report(const TrainConfig& o, const RunSetup& setup, const DeviceProf
   if (profile.gpu) {
     report.text += "host memory\n";
     bytes_row(fmt::format("state{}{}", choice.offloads_inputs() ? ", inputs" : "",
-                          o.checkpoint.async_save ? ", checkpoint" : ""),
+                          o.checkpoint.saving == Saving::background ? ", checkpoint" : ""),
               memory.host);
     if (memory.pinned < memory.host) bytes_row("of it pinned", memory.pinned);
     bytes_row("process (estimate)", budgets.host_reserve);

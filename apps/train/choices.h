@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <string>
 
+#include "apps/checkpoint/checkpoint_config.h"
 #include "apps/cli/choice.h"
 #include "apps/cli/machine.h"
+#include "apps/cli/sizes.h"
 #include "apps/data/tokens/sampler.h"
 #include "engine/ops/linear/mlp.h"
 #include "kernels/base/dtype.h"
@@ -22,14 +24,14 @@ inline constexpr Choices<OptimizerKind, 5> optimizers{{{"adamw", OptimizerKind::
                                                        {"muon", OptimizerKind::muon},
                                                        {"sgd", OptimizerKind::sgd}}};
 
-inline constexpr Choices<MuonScale, 2> muon_scales{
-    {{"shape", MuonScale::shape}, {"rms", MuonScale::rms}}};
-
 inline constexpr Choices<AttentionKernel, 2> attention_kernels{
     {{"mma", AttentionKernel::mma}, {"tma", AttentionKernel::tma}}};
 
 inline constexpr Choices<GpuExchange, 2> communications{
     {{"nccl", GpuExchange::nccl}, {"staged", GpuExchange::staged}}};
+
+inline constexpr Choices<Saving, 3> savings{
+    {{"wait", Saving::wait}, {"background", Saving::background}, {"never", Saving::never}}};
 
 inline constexpr Choices<SequenceSampler::Order, 2> data_orders{
     {{"shuffled", SequenceSampler::Order::shuffled},
@@ -54,7 +56,16 @@ inline constexpr Choices<ScheduleName, 6> pipelines{
      {"layer-major", ScheduleName::layer_major}}};
 
 inline std::string to_string(const PipelineSchedule& schedule) {
-  return schedule.file.empty() ? std::string(name_in(pipelines, schedule.name)) : schedule.file;
+  if (!schedule.file.empty()) return schedule.file;
+  const std::string name(name_in(pipelines, schedule.name));
+  return schedule.virtual_stages > 1 ? name + "*" + std::to_string(schedule.virtual_stages) : name;
+}
+
+/// Returns --stash; "" for the default.
+inline std::string stash_text(const ParallelConfig& o) {
+  if (!o.stash) return "";
+  const std::string kind(name_in(stashes, *o.stash));
+  return o.max_stash ? kind + ":" + spell_bytes(*o.max_stash) : kind;
 }
 
 }  // namespace sluice

@@ -8,9 +8,11 @@
 #include <limits>
 #include <utility>
 
+#include "apps/cli/parse/number_checks.h"
 #include "apps/output/output_file.h"
 #include "apps/output/run_folder.h"
 #include "apps/trace/trace_file.h"
+#include "engine/io/json_document.h"
 #include "models/decoder/config.h"
 
 namespace sluice {
@@ -22,20 +24,99 @@ DropoutConfig dropout_of(const ModelConfig& model, const DecoderConfig& config) 
 
 namespace {
 
+PipelineSchedule parse_pipeline(const std::string& text) {
+  const auto known = std::ranges::find(pipelines, text, &Choice<ScheduleName>::name);
+  if (known != pipelines.end()) return {.name = known->value};
+  constexpr std::string_view interleaved = "interleaved*";
+  if (!text.starts_with(interleaved)) return {.file = text};
+  constexpr std::int64_t most = 1024;
+  const auto each = whole_number(text.substr(interleaved.size()), 1, most);
+  if (!each)
+    fail(fmt::format("--pipeline '{}': after interleaved* stands the number of stages on each "
+                     "rank, from 1 to {}",
+                     excerpt(text), most),
+         ErrorKind::usage);
+  return {.name = ScheduleName::interleaved, .virtual_stages = *each};
+}
+
 void declare_pipeline(CommandLine& line, TrainConfig& o) {
   line.add_parsed(
       "--pipeline",
-      "gpipe, 1f1b (default), interleaved, layer-major, layer-split, zb-h1, or a CSV file with a "
-      "row for each rank",
+      "gpipe, 1f1b (default), interleaved*2 (stages on each rank), layer-major, layer-split, "
+      "zb-h1, or a CSV file with a row for each rank",
       [&o](const std::string& text) {
-        const auto known = std::ranges::find(pipelines, text, &Choice<ScheduleName>::name);
         o.parallel.pipeline.reset();
-        if (known != pipelines.end())
-          o.parallel.pipeline = {.name = known->value};
-        else if (!text.empty())
-          o.parallel.pipeline = {.file = text};
+        if (!text.empty()) o.parallel.pipeline = parse_pipeline(text);
       },
       [&o] { return o.parallel.pipeline ? to_string(*o.parallel.pipeline) : ""; });
+}
+
+void declare_optimizer(CommandLine& line, OptimizerConfig& o) {
+  const std::string with_rms = "muon-rms";
+  std::vector<std::string> names = names_of(optimizers);
+  names.insert(std::ranges::find(names, "muon") + 1, with_rms);
+  line.add_word(
+      "--optimizer",
+      "Update rule; adamw8bit: adamw with --state-layout int8; muon-rms: muon with steps as large "
+      "as AdamW's",
+      names,
+      [&o, with_rms](const std::string& name) {
+        const bool rms = name == with_rms;
+        o.kind = rms ? OptimizerKind::muon : value_in(optimizers, name);
+        o.muon_scale = rms ? MuonScale::rms : MuonScale::shape;
+      },
+      [&o, with_rms] {
+        const bool rms = o.kind == OptimizerKind::muon && o.muon_scale == MuonScale::rms;
+        return rms ? with_rms : std::string(name_in(optimizers, o.kind));
+      });
+}
+
+void declare_stream(CommandLine& line, MemoryConfig& o) {
+  static constexpr std::int64_t most = std::int64_t{1} << 30, most_at_a_time = 64;
+  line.add_parsed(
+      "--stream-chunks",
+      "Parameters that stream at a time, and how many such chunks may be on their way; default "
+      "4194304*4, less where memory is short",
+      [&o](const std::string& text) {
+        const auto star = std::min(text.find('*'), text.size());
+        o.stream_chunk = whole_number(text.substr(0, star), 1, most);
+        o.staging_chunks.reset();
+        if (star < text.size())
+          o.staging_chunks = whole_number(text.substr(star + 1), 1, most_at_a_time);
+        if (!o.stream_chunk || (star < text.size() && !o.staging_chunks))
+          fail(fmt::format("--stream-chunks '{}' is no number of parameters, up to {}, as 4194304, "
+                           "nor one with that of chunks, up to {}, as 4194304*2",
+                           excerpt(text), most, most_at_a_time),
+               ErrorKind::usage);
+      },
+      [&o] {
+        if (!o.stream_chunk) return std::string();
+        return o.staging_chunks ? fmt::format("{}*{}", *o.stream_chunk, *o.staging_chunks)
+                                : std::to_string(*o.stream_chunk);
+      });
+}
+
+void declare_stash(CommandLine& line, ParallelConfig& o) {
+  line.add_parsed(
+      "--stash",
+      "What a stage keeps of a micro-batch: all that backward needs (graph), its input alone "
+      "(input), or inputs of which a rank has at most so much on its GPU and the rest in host "
+      "memory (input:1GiB); auto: graph, for layer-major input:0",
+      [&o](const std::string& text) {
+        o.stash.reset();
+        o.max_stash.reset();
+        if (text == "auto") return;
+        const auto colon = std::min(text.find(':'), text.size());
+        const std::string kind = text.substr(0, colon);
+        const bool limited = kind == "input" && colon < text.size();
+        if ((kind != "graph" && kind != "input") || (colon < text.size() && !limited))
+          fail(fmt::format("--stash '{}' is not one of auto, graph, input and input:1GiB",
+                           excerpt(text)),
+               ErrorKind::usage);
+        o.stash = value_in(stashes, kind);
+        if (limited) o.max_stash = parse_bytes("--stash input:", text.substr(colon + 1), 0);
+      },
+      [&o] { return stash_text(o); }, "auto");
 }
 
 void declare_resume(CommandLine& line, TrainConfig& o) {
@@ -97,20 +178,14 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add("--steps", o.batch.steps, "Updates", 0, std::int64_t{1} << 40);
 
   line.group("Optimizer");
-  line.add_choice("--optimizer", o.optimizer.kind,
-                  "Update rule; adamw8bit: adamw with --state-layout int8", optimizers);
+  declare_optimizer(line, o.optimizer);
   line.add("--lr", o.optimizer.lr,
            "Learning rate; default 1e-3, 3e-4 for a published shape, 5e-5 for a folder, 2e-4 for "
            "adapters",
            0, infinity);
-  line.add_choice("--muon-scale", o.optimizer.muon_scale,
-                  "Muon's steps: by sqrt(outputs / inputs) (shape, the default), or as large as "
-                  "AdamW's (rms)",
-                  muon_scales);
   line.add("--muon-lr", o.optimizer.muon_lr,
-           "Rate of the matrices that Muon updates; default 0.02, with --muon-scale rms that of "
-           "--lr",
-           0, infinity);
+           "Rate of the matrices that Muon updates; default 0.02, for muon-rms that of --lr", 0,
+           infinity);
   line.add("--muon-momentum", o.optimizer.muon_momentum, "Muon's momentum; default 0.95", 0,
            0.9999999);
   line.add("--min-lr", o.optimizer.min_lr,
@@ -186,11 +261,7 @@ void declare_config(CommandLine& line, TrainConfig& o) {
                   "How master weights and moments are stored", state_layouts);
   line.add_choice("--gradients", o.memory.gradients,
                   "Dtype in which matrices' gradients are summed", gradient_types);
-  line.add("--stream-chunk", o.memory.stream_chunk,
-           "Parameters that stream at a time; default: 4 Mi, fewer where memory is short", 1,
-           std::int64_t{1} << 30);
-  line.add("--staging-chunks", o.memory.staging_chunks,
-           "Chunks that may be on their way; default: 4, or 2 where memory is short", 1, 64);
+  declare_stream(line, o.memory);
   line.role(Role::ranks);
   line.group("Ranks (of scripts/launch, mpirun or srun)");
   line.add("--dp", o.parallel.dp,
@@ -202,21 +273,10 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add("--sequence-parallel", o.parallel.sequence_parallel,
            "The ranks of --tp divide the tokens too, where they would all hold the same");
   declare_pipeline(line, o);
-  line.add("--virtual-stages", o.parallel.virtual_stages, "Stages on each rank, for interleaved", 1,
-           1024);
   line.add(
       "--pipeline-split", o.parallel.split,
       "Evenly by blocks, by parameters or by measured time, or the blocks of each stage: 3,4,4,1");
-  line.add_choice("--stash", o.parallel.stash,
-                  "What a stage keeps of a micro-batch: all that backward needs (auto, but for "
-                  "layer-major), or "
-                  "its input alone",
-                  stashes);
-  line.add_size(
-      "--max-stash", o.parallel.max_stash,
-      "With --stash input: a rank's inputs beyond this rest in host memory; default: none "
-      "rest there, or all if layer-major",
-      std::size_t{1} << 10);
+  declare_stash(line, o.parallel);
   line.add("--zero", o.parallel.zero,
            "Each replica keeps a part of the optimizer state (1), and of the gradients (2)", 0, 2);
   line.role(Role::training);
@@ -247,10 +307,10 @@ void declare_config(CommandLine& line, TrainConfig& o) {
       "--save-every", o.checkpoint.save_every,
       "Checkpoint every so many steps, or so often: 500, 10min; 0: only at the end; auto: every "
       "5min, or more rarely where saving takes long");
-  line.add("--no-save", o.checkpoint.no_save,
-           "Save and export nothing at the end, to try how fast a run is");
-  line.add("--async-save", o.checkpoint.async_save,
-           "Train on while a copy of a checkpoint, in host memory, is being written");
+  line.add_choice("--save", o.checkpoint.saving,
+                  "Whether training waits for a checkpoint to be written, or goes on while a copy "
+                  "in host memory is written; never: nothing is saved or exported at the end",
+                  savings);
   line.add("--keep", o.checkpoint.keep,
            "Checkpoints kept; default: as the run that goes on, else 2", 1);
   declare_resume(line, o);
@@ -278,11 +338,10 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add("--seed", o.seed, "Of weights, data order, dropout and samples");
   line.add("--max-bad-steps", o.guard.max_bad_steps,
            "Stop (exit code 3) after this many skipped updates in a row", 1);
-  line.add("--skip-loss-spike", o.guard.loss_spike,
-           "Skip updates whose loss is this many standard deviations above the mean; 0: none", 0,
-           infinity);
-  line.add("--skip-grad-spike", o.guard.gradient_spike, "The same for the gradient norm", 0,
-           infinity);
+  line.add("--skip-spikes", o.guard.spike,
+           "Skip updates whose loss or gradient norm is this many standard deviations above the "
+           "mean; 0: none",
+           0, infinity);
   line.add("--skip-batches", o.data.skip_batches,
            "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
            std::int64_t{1} << 40);

@@ -49,7 +49,8 @@ struct MemoryConfig {
   std::optional<StateLayout> state_layout;
   std::optional<DType> gradients;
   std::optional<std::int64_t> head_chunk;
-  std::optional<std::int64_t> stream_chunk, staging_chunks;
+  std::optional<std::int64_t> stream_chunk;    ///< parameters that stream at a time
+  std::optional<std::int64_t> staging_chunks;  ///< chunks on their way at a time
   std::string state_home;  ///< a folder on a disk; empty: no state is offloaded to one
 };
 
@@ -69,7 +70,7 @@ struct LogConfig {
 /// Which updates are skipped, and when a run stops because of them.
 struct GuardConfig {
   std::int64_t max_bad_steps = 5;
-  double loss_spike = 0, gradient_spike = 0;  ///< standard deviations above the mean; 0: none
+  double spike = 0;  ///< of loss or gradient norm: standard deviations above the mean; 0: none
 };
 
 /// The machine and network that a plan is made for, and the tables that it prints.

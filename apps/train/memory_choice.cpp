@@ -17,8 +17,7 @@ std::string to_flags(const MemoryChoice& c) {
     flags += fmt::format(" --head-chunk {}", c.head_chunk);
   // The chunk size matters without streaming too: rounding up to chunks takes memory.
   if (c.offloads_state() || c.staging.chunk != Staging().chunk)
-    flags += fmt::format(" --stream-chunk {}", c.staging.chunk);
-  if (c.offloads_state()) flags += fmt::format(" --staging-chunks {}", c.staging.places);
+    flags += fmt::format(" --stream-chunks {}*{}", c.staging.chunk, c.staging.places);
   return flags;
 }
 

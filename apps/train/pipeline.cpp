@@ -17,9 +17,9 @@ namespace {
 
 Schedule scheduled(const TrainConfig& o, std::int64_t layers, int micro_batches) {
   const int ranks = static_cast<int>(o.parallel.pp);
-  const int virtual_stages =
-      static_cast<int>(o.parallel.layer_major() ? layers : o.parallel.virtual_stages);
   const PipelineSchedule asked = o.parallel.schedule();
+  const int virtual_stages =
+      static_cast<int>(o.parallel.layer_major() ? layers : asked.virtual_stages);
   const std::string& name = asked.file;
   if (name.empty()) return make_schedule(asked.name, ranks, virtual_stages, micro_batches);
   if (!std::filesystem::is_regular_file(name))
@@ -87,18 +87,10 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& o, const De
     const auto refuse = [](const std::string& flag) {
       fail(flag + " is for pipelines: give --pp or --pipeline too", ErrorKind::usage);
     };
-    if (o.parallel.virtual_stages > 1)
-      refuse(fmt::format("--virtual-stages {}", o.parallel.virtual_stages));
     if (o.parallel.split != "blocks") refuse("--pipeline-split " + o.parallel.split);
-    if (o.parallel.stashed() != Stash::graph)
-      refuse(fmt::format("--stash {}", name_in(stashes, o.parallel.stashed())));
-    if (o.parallel.max_stash) refuse("--max-stash " + spell_bytes(*o.parallel.max_stash));
+    if (o.parallel.stashed() != Stash::graph) refuse("--stash " + stash_text(o.parallel));
     return nullptr;
   }
-  if (o.parallel.virtual_stages > 1 && !o.parallel.schedule().is(ScheduleName::interleaved))
-    fail(fmt::format("--virtual-stages {} needs --pipeline interleaved, not {}",
-                     o.parallel.virtual_stages, to_string(o.parallel.schedule())),
-         ErrorKind::usage);
   if (o.parallel.layer_major() && o.parallel.pp > 1)
     fail(
         fmt::format("--pipeline layer-major has all layers on one rank: leave out --pp {}, or take "
@@ -128,10 +120,6 @@ std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& o, const De
   plan->rank_of_stage = rank_of_stage(plan->schedule);
   plan->layer_major = o.parallel.layer_major();
   plan->stash = o.parallel.stashed();
-  if (o.parallel.max_stash && plan->stash != Stash::input)
-    fail(fmt::format("--max-stash {} is for inputs: give --stash input too",
-                     spell_bytes(*o.parallel.max_stash)),
-         ErrorKind::usage);
   plan->max_stashed = o.parallel.max_stash;
   if (!o.parallel.max_stash && o.parallel.layer_major() && plan->stash == Stash::input &&
       device == DeviceKind::cuda)

@@ -63,8 +63,8 @@ class Pipeline {
   };
 
   /// `piece`: elements of the tied table's gradient exchanged at a time. `host`: memory for the
-  /// stashed inputs that may not stay on the device (--max-stash). All arguments must outlive the
-  /// pipeline.
+  /// stashed inputs that may not stay on the device (--stash input:SIZE). All arguments must
+  /// outlive the pipeline.
   Pipeline(Decoder& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
            std::int64_t piece, const DevicePtr& host);
 

@@ -184,7 +184,7 @@ void resolve_batch(const TrainConfig& o, RunSetup& setup) {
   trainer.graphs = o.machine.cuda_graph;
   trainer.seed = o.seed;
   trainer.loss_scaling = setup.precision.loss_scaling;
-  trainer.spikes = {.loss = o.guard.loss_spike, .gradient_norm = o.guard.gradient_spike};
+  trainer.spikes = {.loss = o.guard.spike, .gradient_norm = o.guard.spike};
 }
 
 /// Refuses data with too little text for one batch or for one validation sequence.
@@ -240,12 +240,11 @@ void resolve_pipeline(const TrainConfig& o, RunSetup& setup) {
     const int rank = plan.rank_of_stage[stage];
     const int inputs = plan.inputs[static_cast<std::size_t>(rank)];
     if (static_cast<std::size_t>(inputs) * each <= *plan.max_stashed) continue;
-    fail(fmt::format(
-             "--max-stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
-             "{} in all, and on the CPU they have nowhere else to rest; use another "
-             "--pipeline or a smaller --micro-batch",
-             spell_bytes(*o.parallel.max_stash), rank, inputs, each,
-             static_cast<std::size_t>(inputs) * each),
+    fail(fmt::format("--stash {}: rank {} keeps the inputs of up to {} micro-batches of {} bytes, "
+                     "{} in all, and on the CPU they have nowhere else to rest; use another "
+                     "--pipeline or a smaller --micro-batch",
+                     stash_text(o.parallel), rank, inputs, each,
+                     static_cast<std::size_t>(inputs) * each),
          ErrorKind::usage);
   }
 }

@@ -204,7 +204,7 @@ std::pair<std::uint64_t, std::uint64_t> bytes_of_checkpoint(const TrainConfig& o
                                                             const RunSetup& setup,
                                                             const MemoryChoice& choice) {
   TrainConfig without_copy = options;
-  without_copy.checkpoint.async_save = false;
+  without_copy.checkpoint.saving = Saving::wait;
   RunSetup whole = setup.without_data();
   whole.pipeline = nullptr;
   MemoryChoice on_device = choice;  // without a pipeline, no weights stream
@@ -292,7 +292,7 @@ Training::Training(const TrainConfig& options, const RunSetup& setup, const Memo
     speculation.emplace(space, *optimizer);
     trainer.set_speculation(&*speculation);
   }
-  copy.wanted = options.checkpoint.async_save && !options.checkpoint.no_save;
+  copy.wanted = options.checkpoint.saving == Saving::background;
   if (!copy.wanted || ranks.rank() > 0) return;
   std::tie(copy.weights, copy.optimizer) = bytes_of_checkpoint(options, setup, choice);
   const DevicePtr& place = setup.device == DeviceKind::cuda ? host.ordinary : device;

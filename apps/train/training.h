@@ -64,7 +64,7 @@ struct Training {
   DataParallel parallel;
   std::unique_ptr<Pipeline> pipeline;  ///< none: the trainer runs the whole model
   Trainer trainer;
-  /// Rank 0's memory for the copy that --async-save writes to disk.
+  /// Rank 0's memory for the copy that --save background writes to disk.
   CheckpointCopy copy;
 };
 

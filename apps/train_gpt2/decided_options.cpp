@@ -15,10 +15,10 @@ void decide_memory(TrainConfig& o, const MemoryChoice& choice) {
   o.memory.gradients = choice.narrow_gradients ? DType::bf16 : DType::f32;
   o.memory.stream_chunk.reset();
   o.memory.staging_chunks.reset();
-  if (choice.offloads_state()) o.memory.staging_chunks = choice.staging.places;
   // The chunk size matters even if nothing streams, since sizes are rounded up to it.
   if (choice.offloads_state() || choice.staging.chunk != Staging().chunk)
     o.memory.stream_chunk = choice.staging.chunk;
+  if (choice.offloads_state()) o.memory.staging_chunks = choice.staging.places;
   if (choice.offloads_weights()) o.parallel.pipeline = {.name = ScheduleName::layer_major};
 }
 

@@ -197,7 +197,7 @@ std::unique_ptr<RunFolder> take_folder(const TrainConfig& o, Job& job) {
 fs::path path_for_all(const RunFolder* folder, const TrainConfig& o, Job& job) {
   const fs::path output =
       job.control().share_text(folder != nullptr ? folder->path().string() : "", 0, "output");
-  if (!o.checkpoint.no_save) require_shared_folder(job.control(), "--output", output);
+  if (o.checkpoint.saves()) require_shared_folder(job.control(), "--output", output);
   return output;
 }
 

@@ -188,7 +188,7 @@ void Session::run() {
                          .matmul_flops = peak_rate_,
                          .device_name = device_->runtime().info().name,
                          .device_code = device_->runtime().info().code,
-                         .saves = options_.checkpoint.no_save ? "none" : cadence_.text(),
+                         .saves = options_.checkpoint.saves() ? cadence_.text() : "none",
                          .keep = found_.keep,
                          .note = cores_.shortage(job_.control(), cpu::threads(), job_.local_size()),
                          .output = output_};
@@ -200,7 +200,7 @@ void Session::run() {
       .terminal = stdout_redraws(),
       .colours = stdout_has_colours(),
       .log_every = options_.log.verbose && !options_.log.every ? 1 : options_.log.every});
-  stop_.emplace(!options_.checkpoint.no_save);
+  stop_.emplace(options_.checkpoint.saves());
   stop_->saved(saved_step_);
   log("start", start_event(decided_, setup_, facts));
   warn(step_, unusual_rate(options_, setup_.schedule.rate));
@@ -350,14 +350,14 @@ void Session::finish() {
   if (stopped)
     printer_->print(fmt::format("stopping     {} received after step {}", stopped_by_, step_));
   if (!stopped) bad_steps_.require_some(step_, training_.optimizer->updates());
-  if (!options_.checkpoint.no_save) {
+  if (options_.checkpoint.saves()) {
     save_now(step_);
     saver_.synchronize(job_.control());
     report_saves();
     saver_.require_saved(job_.control());
   }
   if (!stopped) validate_now(step_);
-  if (!options_.checkpoint.no_save) export_to(output_ / "model");
+  if (options_.checkpoint.saves()) export_to(output_ / "model");
   if (!stopped) sample_now(step_);  // if it fails, the model is already saved
   log("end", {{"step", step_},
               {"loss", last_loss_ ? Json(*last_loss_) : Json(nullptr)},
@@ -377,7 +377,7 @@ void Session::finish() {
                          bad_steps_.line(), format_bytes(plan_.memory.peak),
                          format_bytes(device_->arena().peak()), format_bytes(resident_peak()),
                          times_->line()));
-  print_what_next(output_, stopped, !options_.checkpoint.no_save);
+  print_what_next(output_, stopped, options_.checkpoint.saves());
 }
 
 }  // namespace

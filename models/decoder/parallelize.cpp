@@ -127,7 +127,7 @@ std::vector<DecoderPart> split_blocks(const DecoderConfig& config, int stages,
   if (stages > config.n_layer)
     refuse(
         fmt::format("a pipeline of {} stages needs {} blocks or more, and the model has {}; "
-                    "use fewer stages (--pp, --virtual-stages, or those of a --pipeline file)",
+                    "use fewer stages (--pp, --pipeline interleaved*V, or those of its file)",
                     stages, stages, config.n_layer));
   if (how.by == BlockSplit::By::blocks) return parts_of(even(config.n_layer, stages));
   if (how.by == BlockSplit::By::time)

@@ -222,7 +222,7 @@ TEST_CASE("the best model and its loss change together, wherever a run is killed
   FaultRuns runs(kinds().front());
   Tally tally("files: the best model");
   const auto flags = [](int steps) {
-    return Flags{{"--val-every", "1"}, {"--keep-best", "true"}, {"--no-save", "true"},
+    return Flags{{"--val-every", "1"}, {"--keep-best", "true"}, {"--save", "never"},
                  {"--lr", "0.01"},     {"--warmup-steps", "0"}, {"--steps", std::to_string(steps)}};
   };
   std::vector<Contents> good{{}};

@@ -19,7 +19,7 @@ namespace {
 
 const std::vector<Kind> all_kinds{
     {"1 rank", 1, {}, true},
-    {"1 rank, async", 1, {{"--async-save", "true"}}, true, true},
+    {"1 rank, async", 1, {{"--save", "background"}}, true, true},
     {"2 ranks", 2, {{"--micro-batch", "1"}}, false},
 };
 

@@ -18,7 +18,7 @@ namespace sluice::test::state_home_test {
 namespace {
 
 Flags on_disk(const std::string& folder) {
-  return {{"--state-home", folder}, {"--placement", "offload-state"}, {"--stream-chunk", "1024"}};
+  return {{"--state-home", folder}, {"--placement", "offload-state"}, {"--stream-chunks", "1024"}};
 }
 
 }  // namespace

@@ -91,11 +91,11 @@ def check(checks, binaries, folder, name, config, flags, rate, momentum, factor)
     data = folder / f"{name}.bin"
     data.write_bytes(tokens.numpy().astype("<u2").tobytes())
     output = folder / f"{name} run"
-    if not call(checks, name, binaries / "train_gpt2", "--model", folder / name, "--data", data, "--optimizer", "muon",
+    if not call(checks, name, binaries / "train_gpt2", "--model", folder / name, "--data", data,
                 "--data-order", "sequential", "--batch-size", ROWS, "--seq-len", LENGTH, "--steps", STEPS, "--lr", LR,
                 "--lr-schedule", "constant", "--warmup-steps", WARMUP, "--weight-decay", DECAY, "--grad-clip", CLIP,
                 "--muon-momentum", momentum, "--val-data", data, "--val-every", 0, "--val-steps", 1, "--sample-tokens",
-                0, "--precision", "fp32", "--no-save", "--output", output, *flags):
+                0, "--precision", "fp32", "--save", "never", "--output", output, *flags):
         return
     events = map(json.loads, (output / "log.jsonl").read_text().splitlines())
     ours = [event["loss"] for event in events if event["event"] == "train"]
@@ -109,8 +109,8 @@ def main():
     parser.add_argument("--bin-dir", required=True, type=Path)
     binaries = parser.parse_args().bin_dir.resolve()
     checks = Checks()
-    shape = ["--muon-scale", "shape", "--muon-lr", "0.02"], 0.02, 0.95, lambda out, of: max(1, out / of) ** 0.5
-    rms = ["--muon-scale", "rms"], LR, 0.9, lambda out, of: 0.2 * max(out, of) ** 0.5
+    shape = ["--optimizer", "muon", "--muon-lr", "0.02"], 0.02, 0.95, lambda out, of: max(1, out / of) ** 0.5
+    rms = ["--optimizer", "muon-rms"], LR, 0.9, lambda out, of: 0.2 * max(out, of) ** 0.5
     configs = {"gpt2": gpt2(2, 4, 64, 199, 64), "llama": llama(LlamaConfig, 4, 2, 64, 176)}
     with tempfile.TemporaryDirectory() as folder:
         for name, config in configs.items():

@@ -33,7 +33,8 @@ std::vector<Form> schedules_of(const TrainConfig& o, std::int64_t layers, int ra
     return {{o.parallel.pipeline->name, 1}};
   std::vector<Form> forms;
   if (!o.parallel.pipeline) forms.push_back({one_f_one_b, 1});
-  if (o.parallel.virtual_stages > 1) return {{interleaved, o.parallel.virtual_stages}};
+  if (const auto each = o.parallel.schedule().virtual_stages; each > 1)
+    return {{interleaved, each}};
   for (std::int64_t each = 2; each * ranks <= layers; ++each)
     if (layers % (each * ranks) == 0) forms.push_back({interleaved, each});
   return forms;
@@ -114,18 +115,19 @@ ClusterTime without_pipeline(const ClusterTask& task, const ClusterCandidate& ca
           .stall = step.stall};
 }
 
+PipelineSchedule schedule_of(const ClusterCandidate& candidate) {
+  return {.name = *candidate.pipeline, .virtual_stages = candidate.virtual_stages};
+}
+
 }  // namespace
 
 std::string to_flags(const ClusterCandidate& candidate, const TrainConfig& o) {
   std::string flags = fmt::format("--dp {} --pp {} --tp {}", candidate.mesh.dp, candidate.mesh.pp,
                                   candidate.mesh.tp);
   if (candidate.mesh.pp > 1) {
-    flags += fmt::format(" --pipeline {}", name_in(pipelines, *candidate.pipeline));
-    if (candidate.virtual_stages > 1)
-      flags += fmt::format(" --virtual-stages {}", candidate.virtual_stages);
+    flags += " --pipeline " + to_string(schedule_of(candidate));
     if (o.parallel.split != "blocks") flags += " --pipeline-split " + o.parallel.split;
-    if (o.parallel.stash) flags += fmt::format(" --stash {}", name_in(stashes, *o.parallel.stash));
-    if (o.parallel.max_stash) flags += " --max-stash " + spell_bytes(*o.parallel.max_stash);
+    if (o.parallel.stash) flags += " --stash " + stash_text(o.parallel);
   }
   if (o.parallel.sequence_parallel) flags += " --sequence-parallel";
   return flags + fmt::format(" --zero {} ", candidate.zero) + to_flags(candidate.choice);
@@ -139,8 +141,7 @@ TrainConfig options_of(const ClusterCandidate& candidate, const TrainConfig& opt
   o.parallel.zero = candidate.zero;
   o.batch.micro_batch = candidate.choice.micro_batch;
   o.parallel.pipeline.reset();
-  if (candidate.pipeline) o.parallel.pipeline = {.name = *candidate.pipeline};
-  o.parallel.virtual_stages = candidate.virtual_stages;
+  if (candidate.pipeline) o.parallel.pipeline = schedule_of(candidate);
   if (candidate.mesh.pp > 1) return o;
   const TrainConfig usual;
   o.parallel.split = usual.parallel.split;
@@ -182,7 +183,7 @@ std::vector<ClusterCandidate> candidates_of(const ClusterTask& task, const Mesh&
       const std::int64_t count = share / rows;
       if (o.parallel.sequence_parallel && rows * task.seq_len % mesh.tp != 0) continue;
       // The interleaved schedule takes micro-batches in groups of the number of ranks.
-      const bool wanted = o.parallel.virtual_stages > 1;
+      const bool wanted = o.parallel.schedule().virtual_stages > 1;
       if (each > 1 && count % mesh.pp != 0 && !wanted) continue;
       if (mesh.pp > 1 && (count > max_micro_batches || each * mesh.pp * count > max_forwards))
         continue;

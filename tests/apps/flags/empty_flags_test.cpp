@@ -86,7 +86,7 @@ TEST_CASE("an empty value never takes the next word", "[flags]") {
   const Arguments small{"--n-layer", "1",  "--n-head", "1", "--n-embd",        "8",
                         "--context", "16", "--steps",  "1", "--sample-tokens", "0"};
   Arguments given = small;
-  given.insert(given.end(), {"--output=", "--no-save"});
+  given.insert(given.end(), {"--output=", "--save", "never"});
   const ProgramResult result = run_program("train_gpt2", given, "", dir.path());
   CHECK(result.exit_code == 2);
   CHECK(result.err ==

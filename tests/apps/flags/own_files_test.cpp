@@ -34,8 +34,8 @@ const std::string training =
 const std::vector<Writer>& writers() {
   static const std::vector<Writer> all{
       {"train_gpt2", training, "--output", true},
-      {"train_gpt2", training + "--no-save --output fresh ", "--trace"},
-      {"train_gpt2", training + "--no-save --output fresh ", "--rank-files", true},
+      {"train_gpt2", training + "--save never --output fresh ", "--trace"},
+      {"train_gpt2", training + "--save never --output fresh ", "--rank-files", true},
       {"plan", shape, "--output", true},
       {"plan", shape, "--trace"},
       {"plan", shape, "--rank-files", true},
@@ -138,7 +138,7 @@ TEST_CASE("every flag that names something to write is declared as one, tested a
   const std::map<std::string, std::string> others{{"--json", "prints"},
                                                   {"--save-every", "how often"},
                                                   {"--state-home", "an unnamed file in a folder"},
-                                                  {"--async-save", "how"},
+                                                  {"--save", "how"},
                                                   {"--shard-tokens", "how many"},
                                                   {"--pairs", "how"},
                                                   {"--probe", "reads what --save-probe wrote"},

@@ -51,7 +51,13 @@ TEST_CASE("a flag is written as it can be read again", "[options]") {
                         {"--save-every", "10min", "\"10min\""},
                         {"--save-every", "auto", ""},
                         {"--gpu-memory", "1024MiB", "\"1GiB\""},
-                        {"--max-stash", "1KiB", "\"1KiB\""},
+                        {"--stash", "input", "\"input\""},
+                        {"--stash", "input:1024", "\"input:1KiB\""},
+                        {"--stash", "auto", ""},
+                        {"--stream-chunks", "3000", "\"3000\""},
+                        {"--stream-chunks", "3000*2", "\"3000*2\""},
+                        {"--pipeline", "interleaved*2", "\"interleaved*2\""},
+                        {"--optimizer", "muon-rms", "\"muon-rms\""},
                         {"--bucket-size", "4KiB", "\"4KiB\""},
                         {"--pipeline", "layer-split", "\"layer-split\""},
                         {"--pipeline", "mine.csv", "\"mine.csv\""},
@@ -107,11 +113,16 @@ TEST_CASE("words become their values", "[options]") {
 
 TEST_CASE("sizes and counts have their least value", "[options]") {
   CHECK(Parsed({"--gpu-memory", "1MiB"}).options.memory.gpu == 1u << 20);
-  CHECK(Parsed({"--max-stash", "1KiB"}).options.parallel.max_stash == 1u << 10);
+  CHECK(Parsed({"--stash", "input:1KiB"}).options.parallel.max_stash == 1u << 10);
   CHECK(Parsed({"--bucket-size", "4KiB"}).options.parallel.bucket_size == 4u << 10);
   CHECK(Parsed({"--micro-batch", "1"}).options.batch.micro_batch == 1);
   require_refused("--gpu-memory", "1023KiB", "1MiB");
-  require_refused("--max-stash", "1023", "1KiB");
+  require_refused("--stash", "graph:1KiB", "is not one of auto, graph, input and input:1GiB");
+  require_refused("--stash", "input:much", "much");
+  for (const char* text : {"0", "3000*", "3000*0", "*2", "3000*65", "3000*2*2", ""})
+    require_refused("--stream-chunks", text, text);
+  for (const char* text : {"interleaved*", "interleaved*0", "interleaved*1025", "interleaved*x"})
+    require_refused("--pipeline", text, "number of stages on each rank");
   require_refused("--bucket-size", "4095", "4KiB");
   require_refused("--micro-batch", "0", "at least 1");
   require_refused("--micro-batch", "many", "neither auto nor");

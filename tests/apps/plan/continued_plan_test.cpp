@@ -65,7 +65,7 @@ TEST_CASE("where a recorded micro-batch cannot be, the layout stays", "[continue
     CHECK_THAT(on.warning, Contains(said) && Contains("not divisible by --micro-batch 3"));
   }
   SECTION("since it does not fit") {
-    const std::string fixed = " --placement offload-state:block --staging-chunks 4";
+    const std::string fixed = " --placement offload-state:block --stream-chunks 4194304*4";
     const auto needs = [&](const char* rows) {
       return need_of(plan(plenty + fixed + " --state-layout bf16m --gradients bf16 --micro-batch " +
                               rows,

@@ -71,7 +71,7 @@ TEST_CASE("a plan in JSON counts what the ranks of a pipeline hold and send", "[
   CHECK(stashed.at("stages")[1].at("forward_seconds") == 0);
 
   const Json virtual_stages =
-      pipeline_of("--pp 2 --pipeline interleaved --virtual-stages 2 --pipeline-split 1,1,1,1");
+      pipeline_of("--pp 2 --pipeline interleaved*2 --pipeline-split 1,1,1,1");
   CHECK(virtual_stages.at("stages").size() == 4);
   CHECK(virtual_stages.at("ranks")[1].at("stages") == Json{1, 3});
   CHECK(virtual_stages.at("bytes_between_stages") == 6 * 8 * message);

@@ -127,7 +127,7 @@ TEST_CASE("a run measures what was planned for it", "[plan]") {
       {"text.txt", "--steps 2 --sample-tokens 0 --precision bf16 --placement auto:block"},
       {"t.bin", "--steps 3 --placement offload-state --precision bf16 --save-every 2", true},
       {"text.txt",
-       "--steps 3 --placement resident*1,offload-state --stream-chunk 3000 --staging-chunks 2 "
+       "--steps 3 --placement resident*1,offload-state --stream-chunks 3000*2 "
        "--sample-tokens 5",
        true},
       {"t.bin", "--steps 3 --micro-batch 1 --placement auto:block+host", true},
@@ -155,7 +155,7 @@ TEST_CASE("at its plan's budget a run trains, and one byte below it is refused",
   const std::pair<const char*, const char*> rows[] = {
       {"--precision bf16", "--placement auto:gelu+ln --micro-batch 2"},
       {"--precision bf16",
-       "--placement resident*1,offload-state --micro-batch 1 --stream-chunk 3000"},
+       "--placement resident*1,offload-state --micro-batch 1 --stream-chunks 3000"},
       {"--precision fp32", "--placement resident:block --micro-batch 4"}};
   int number = 0;
   for (const std::string& device : devices())

@@ -14,11 +14,11 @@ namespace {
 
 const PlanRow rows[] = {
     {small_shape + " --precision bf16", ""},
-    {small_shape + " --precision bf16", " --stream-chunk 3000 --staging-chunks 2"},
+    {small_shape + " --precision bf16", " --stream-chunks 3000*2"},
     {small_shape + " --precision bf16", " --placement offload-state --micro-batch 4"},
     {small_shape + " --precision bf16",
-     " --placement offload-state:gelu --state-layout split --gradients fp32 --stream-chunk 3000 "
-     "--staging-chunks 7"},
+     " --placement offload-state:gelu --state-layout split --gradients fp32 --stream-chunks "
+     "3000*7"},
     {small_shape + " --precision bf16 --seq-len 20 --sample-tokens 0", " --state-layout split"},
     {small_shape + " --precision fp32", " --placement auto:gelu"},
     {odd_shape + " --precision fp16", ""},
@@ -219,14 +219,15 @@ TEST_CASE("where memory is short inputs rest on the host, and fewer chunks are o
         plan(fixed + " --placement offload-state --gpu-memory " + std::to_string(device), true)
             .chosen.choice);
   };
-  const std::size_t here = needs("--placement offload-state:block --staging-chunks 4");
-  const std::size_t resting = needs("--placement offload-state:block+host --staging-chunks 4");
-  const std::size_t least = needs("--placement offload-state:block+host --staging-chunks 2");
+  const std::size_t here = needs("--placement offload-state:block --stream-chunks 4194304*4");
+  const std::size_t resting =
+      needs("--placement offload-state:block+host --stream-chunks 4194304*4");
+  const std::size_t least = needs("--placement offload-state:block+host --stream-chunks 4194304*2");
   REQUIRE(resting < here);
   REQUIRE(least < resting);
   CHECK_THAT(flags_in(here), !Contains("block+host"));
-  CHECK_THAT(flags_in(resting) + " ", Contains("block+host") || Contains("--staging-chunks 2 "));
-  CHECK_THAT(flags_in(least) + " ", Contains("block+host") && Contains("--staging-chunks 2 "));
+  CHECK_THAT(flags_in(resting) + " ", Contains("block+host") || Contains("*2 "));
+  CHECK_THAT(flags_in(least) + " ", Contains("block+host") && Contains("*2 "));
   CHECK_THAT(error_message([&] { flags_in(least - 1); }), Contains(" 1 too many"));
 }
 
@@ -300,7 +301,7 @@ TEST_CASE("a plan whose layers differ is found again at exactly what it needs", 
 TEST_CASE("a plan's flags say how its state is cut, also where none of it streams", "[planner]") {
   const std::string shape = odd_shape + " --precision bf16";
   const std::string wide = budget(1 << 30, 1 << 30, true);
-  const Plan asked = plan(shape + " --stream-chunk 3001 --placement resident" + wide, true).chosen;
+  const Plan asked = plan(shape + " --stream-chunks 3001 --placement resident" + wide, true).chosen;
   const Plan told = plan(shape + " " + to_flags(asked.choice) + wide, true).chosen;
   CHECK(told.memory.high_water == asked.memory.high_water);
 }
@@ -310,7 +311,7 @@ TEST_CASE("a budget below what the driver takes is short by all of the differenc
   const std::size_t allowed = profile.context / 2;
   const std::string told = small_shape +
                            " --precision bf16 --micro-batch 1 --placement offload-state:block " +
-                           "--state-layout split --gradients fp32 --staging-chunks 4";
+                           "--state-layout split --gradients fp32 --stream-chunks 4194304*4";
   const MemoryBytes need = need_of(plan(told + budget(1 << 30, 1 << 30, true), true).chosen, true);
   CHECK_THAT(error_message([&] { plan(told + budget(allowed, 1 << 30, true), true); }),
              Contains(" " + std::to_string(need.device - allowed) + " too many"));

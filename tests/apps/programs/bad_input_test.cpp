@@ -149,7 +149,7 @@ TEST_CASE("no numeric flag takes what is no number of its range") {
          "--threads",      "--save-every",    "--keep",    "--val-every",     "--val-steps",
          "--sample-every", "--sample-tokens", "--seed",    "--max-bad-steps", "--skip-batches"},
         {"--lr", "--min-lr", "--beta1", "--beta2", "--eps", "--weight-decay", "--grad-clip",
-         "--dropout", "--skip-loss-spike", "--skip-grad-spike"}}},
+         "--dropout", "--skip-spikes"}}},
       {"generate",
        {{"--max-tokens", "--num", "--top-k", "--seed", "--threads"}, {"--temperature", "--top-p"}}},
       {"probe", {{"--batch", "--seq", "--threads"}, {}}},

@@ -103,9 +103,8 @@ TEST_CASE("what a run's precision, device or shape forbids is refused", "[bad_me
       {{"--device", "cpu", "--placement", ""}, "--placement"},
       {{"--device", "cpu", "--placement", "auto:block*9,auto:none"}, "block*9"},
       {{"--device", "cpu", "--offload", "all"}, "--placement"},
-      {{"--device", "cpu", "--stream-chunk", "0"}, "--stream-chunk"},
-      {{"--device", "cpu", "--staging-chunks", "0"}, "--staging-chunks"},
-      {{"--device", "cpu", "--staging-chunks", "65"}, "--staging-chunks"},
+      {{"--device", "cpu", "--stream-chunks", "0"}, "--stream-chunks"},
+      {{"--device", "cpu", "--stream-chunks", "4096*65"}, "--stream-chunks"},
       // Nothing fits: too many bytes, and what would do.
       {{"--device", "cpu", "--host-memory", "1MiB"}, "would do"},
   };

@@ -66,7 +66,7 @@ Call plan_with_probe(const ForeignFolder& in, const char* field) {
 }
 
 Call train(const Arguments& more) {
-  Arguments all{"--no-save", "--data", "text.txt", "--model", "gpt2/"};
+  Arguments all{"--save", "never", "--data", "text.txt", "--model", "gpt2/"};
   all.insert(all.end(), more.begin(), more.end());
   return {"train_gpt2", tiny_training(all)};
 }
@@ -195,15 +195,15 @@ const std::vector<Place> places{
     {"a text that is read",
      [](const ForeignFolder& in) {
        in.write(hostile + ".txt", in.read("text.txt"));
-       return Call{"train_gpt2",
-                   tiny_training({"--no-save", "--model", "gpt2/", "--data", hostile + ".txt"})};
+       return Call{"train_gpt2", tiny_training({"--save", "never", "--model", "gpt2/", "--data",
+                                                hostile + ".txt"})};
      }},
     {"a file that train_gpt2 leaves out",
      [](const ForeignFolder& in) {
        in.write("data/a.txt", in.read("text.txt"));
        in.write("data/" + hostile + ".png", "");
        return Call{"train_gpt2",
-                   tiny_training({"--no-save", "--model", "gpt2/", "--data", "data"})};
+                   tiny_training({"--save", "never", "--model", "gpt2/", "--data", "data"})};
      }},
     {"a file that prepare_data leaves out",
      [](const ForeignFolder& in) {

@@ -73,7 +73,8 @@ struct Work : TempDir {
 };
 
 const std::string train =
-    " --steps 1 --batch-size 2 --device cpu --threads 1 --val-every 0 --no-save --sample-tokens 0 "
+    " --steps 1 --batch-size 2 --device cpu --threads 1 --val-every 0 --save never --sample-tokens "
+    "0 "
     "--output out";
 
 }  // namespace

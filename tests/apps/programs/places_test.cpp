@@ -160,8 +160,8 @@ TEST_CASE("what is only read or written beside may have any name", "[places]") {
           "evaluate --model " + q + " --data " + q + ".data",
           "generate --model " + q + " --prompts " + q + ".txt --max-tokens 0",
           "probe --model model --tokens t.bin --dump " + q + ".st",
-          "train_gpt2 --steps 1 " + shape + "--no-save --data " + q + ".txt --output run --trace " +
-              q + ".trace"})
+          "train_gpt2 --steps 1 " + shape + "--save never --data " + q +
+              ".txt --output run --trace " + q + ".trace"})
       desk.works("$bin/" + command + " > /dev/null");
     CHECK(fs::exists(desk.path() / (name + ".trace")));
   }

@@ -82,7 +82,7 @@ TEST_CASE("generated text is safe on a terminal and exact elsewhere", "[row16]")
 TEST_CASE("samples of a training are safe on a terminal and exact elsewhere", "[row16]") {
   const ForeignFolder in;
   Arguments flags = words(
-      "--threads 1 --batch-size 2 --steps 1 --no-save --val-every 0 --sample-tokens 20 --device "
+      "--threads 1 --batch-size 2 --steps 1 --save never --val-every 0 --sample-tokens 20 --device "
       "cpu");
   flags.insert(flags.end(), {"--model", (in.path() / "gpt2").string() + "/", "--data",
                              (in.path() / "text.txt").string(), "--prompt", hostile, "--output",
@@ -102,8 +102,9 @@ TEST_CASE("who holds a run's folder is told without what a terminal would obey",
   const ForeignFolder in;
   in.write("run/run.lock", writer(false).dump());
   const std::string folder = in.path().string();
-  const Arguments flags = tiny_training({"--no-save", "--data", folder + "/text.txt", "--model",
-                                         folder + "/gpt2/", "--output", folder + "/run"});
+  const Arguments flags =
+      tiny_training({"--save", "never", "--data", folder + "/text.txt", "--model",
+                     folder + "/gpt2/", "--output", folder + "/run"});
   SECTION("on this computer") {
     const HeldLock lock(in.path() / "run/run.lock");
     const ProgramResult result = run_program("train_gpt2", flags);

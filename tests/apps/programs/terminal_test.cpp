@@ -29,7 +29,7 @@ struct Work : TempDir {
   Arguments train(const std::string& output, int steps, const Arguments& more = {}) const {
     Arguments all = words(
         "--n-layer 1 --n-head 2 --n-embd 16 --context 16 --vocab-size 64 "
-        "--batch-size 4 --threads 1 --no-save --val-every 0 --val-steps 1");
+        "--batch-size 4 --threads 1 --save never --val-every 0 --val-steps 1");
     all.insert(all.end(),
                {"--steps", std::to_string(steps), "--output", at(output), "--data", at("t.bin")});
     all.insert(all.end(), more.begin(), more.end());

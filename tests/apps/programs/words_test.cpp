@@ -240,7 +240,7 @@ TEST_CASE("an unusual learning rate is warned about in one line and taken", "[wo
   const std::string warning = "warning      --lr ";
   int number = 0;
   const auto trained = [&](const std::string& flags) {
-    return runs.train_well("--steps 1 --no-save --output r" + std::to_string(number++) + " " +
+    return runs.train_well("--steps 1 --save never --output r" + std::to_string(number++) + " " +
                            flags);
   };
   for (const char* optimizer : {"adamw", "adamw8bit", "adafactor", "muon", "sgd"}) {

@@ -31,7 +31,7 @@ std::vector<Signature> operations_of(const RankRuns& runs, int ranks) {
                  {"--batch-size", std::to_string(ranks)},
                  {"--micro-batch", "1"},
                  {"--steps", "3"},
-                 {"--no-save", "true"},
+                 {"--save", "never"},
                  {"--save-every", "-"}});
   std::vector<Signature> operations;
   const auto record = read_record(record_path(runs.at(name + ".ranks"), 0));

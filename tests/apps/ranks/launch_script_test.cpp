@@ -115,7 +115,8 @@ TEST_CASE("scripts/launch speaks to each launcher in its own words") {
       CHECK_THAT(result.out, Contains(words));
     for (const std::string& words : row.lacks)
       CHECK_THAT(result.out, !Contains(words));
-    CHECK((result.err.find("lacks PMIx") != std::string::npos) == (std::string(row.srun) == "pmi2"));
+    CHECK((result.err.find("lacks PMIx") != std::string::npos) ==
+          (std::string(row.srun) == "pmi2"));
   }
   fakes.make("mpirun", "echo 'mpiexec of something else 1.0'");
   const ProgramResult other = fakes.run({}, {script, "--bin", SLUICE_BIN_DIR, "train_gpt2"});
@@ -343,7 +344,7 @@ TEST_CASE("a rank that mpirun binds to a core unasked has its share of the cores
     all.insert(all.end(), options.begin(), options.end());
     all.push_back(SLUICE_BIN_DIR "/train_gpt2");
     for (const auto& [flag, value] :
-         runs.flags(output, {{"--steps", "1"}, {"--threads", "-"}, {"--no-save", "true"}}))
+         runs.flags(output, {{"--steps", "1"}, {"--threads", "-"}, {"--save", "never"}}))
       all.push_back(flag + "=" + value);
     const ProgramResult result = RunningProgram("/usr/bin/env", all).finish(60);
     INFO(result.err);

@@ -43,8 +43,8 @@ struct Pipelines : RankRuns {
   std::vector<std::vector<std::pair<double, double>>> run(const std::vector<Row>& rows) const {
     std::vector<RankJob> jobs;
     for (const auto& [ranks, flags] : rows)
-      jobs.push_back({ranks, "run " + std::to_string(jobs.size() + 100),
-                      flags + Flags{{"--no-save", "true"}}});
+      jobs.push_back(
+          {ranks, "run " + std::to_string(jobs.size() + 100), flags + Flags{{"--save", "never"}}});
     run_well(jobs);
     std::vector<std::vector<std::pair<double, double>>> all;
     for (const RankJob& job : jobs) {
@@ -67,13 +67,9 @@ TEST_CASE("2, 4 and 8 ranks of a pipeline have the numbers of one process", "[pi
   std::vector<Row> rows{
       {1, {{"--pipeline", "gpipe"}}},
       {2, {{"--pp", "2"}, {"--pipeline", "gpipe"}}},
-      {2, {{"--pp", "2"}, {"--pipeline", "interleaved"}, {"--virtual-stages", "3"}}},
+      {2, {{"--pp", "2"}, {"--pipeline", "interleaved*3"}}},
       {4, {{"--pp", "4"}}},
-      {4,
-       {{"--pp", "4"},
-        {"--pipeline", "interleaved"},
-        {"--virtual-stages", "2"},
-        {"--stash", "input"}}},
+      {4, {{"--pp", "4"}, {"--pipeline", "interleaved*2"}, {"--stash", "input"}}},
       {4, {{"--pp", "4"}, {"--pipeline-split", "time"}}},
       {4, {{"--pp", "4"}, {"--pipeline", "zb-h1"}}},
       {8, {{"--pp", "8"}, {"--pipeline", "1f1b"}}},
@@ -116,10 +112,10 @@ TEST_CASE("a pipeline whose ranks share a GPU exchanges more than the stages' re
   const bool same = runs.run(2, flags + Flags{{"--pp", "2"}}) == expected;
   CHECK(same);
   // One of four inputs stays on the device.
-  const bool spilled = runs.run(2, flags + Flags{{"--pp", "2"},
-                                                 {"--pipeline", "gpipe"},
-                                                 {"--stash", "input"},
-                                                 {"--max-stash", "3KiB"}}) == expected;
+  const bool spilled =
+      runs.run(2,
+               flags + Flags{{"--pp", "2"}, {"--pipeline", "gpipe"}, {"--stash", "input:3KiB"}}) ==
+      expected;
   CHECK(spilled);
 }
 
@@ -142,11 +138,9 @@ TEST_CASE("pipelines that cannot be are refused with the arithmetic or the sched
        {{"--pp", "4"}},
        {"a pipeline of 4 stages needs 4 blocks or more, and the model has 2", "--pp"}},
       {2,
-       {{"--pp", "2"}, {"--pipeline", "interleaved"}, {"--virtual-stages", "3"}},
-       {"6 stages", "the model has 2", "--virtual-stages"}},
-      {2,
-       {{"--pp", "2"}, {"--virtual-stages", "2"}},
-       {"--virtual-stages 2 needs --pipeline interleaved, not 1f1b"}},
+       {{"--pp", "2"}, {"--pipeline", "interleaved*3"}},
+       {"6 stages", "the model has 2", "--pipeline"}},
+      {2, {{"--pp", "2"}, {"--pipeline", "interleaved*0"}}, {"number of stages on each rank"}},
       {4, {{"--pp", "2"}, {"--dp", "3"}}, {"--dp 3 x --pp 2", "but 4 were started"}},
       {1, {{"--pp", "2"}}, {"--pp 2 needs 2 ranks", "alone", "mpirun -n 2"}},
       {2,
@@ -163,13 +157,8 @@ TEST_CASE("pipelines that cannot be are refused with the arithmetic or the sched
       {2, two + Flags{{"--pipeline", twice}, {"--batch-size", "1"}}, {"0F0"}},
       {2, two + Flags{{"--pipeline", "zigzag"}}, {"zigzag", "gpipe, 1f1b"}},
       {2,
-       {{"--pp", "2"},
-        {"--stash", "input"},
-        {"--max-stash", "1KiB"},
-        {"--pipeline", "gpipe"},
-        {"--micro-batch", "1"}},
-       {"--max-stash 1KiB", "rank 1 keeps the inputs of up to 4 micro-batches"}},
-      {2, {{"--pp", "2"}, {"--max-stash", "1MiB"}}, {"--stash input"}},
+       {{"--pp", "2"}, {"--stash", "input:1KiB"}, {"--pipeline", "gpipe"}, {"--micro-batch", "1"}},
+       {"--stash input:1KiB", "rank 1 keeps the inputs of up to 4 micro-batches"}},
       // Nothing is for nobody.
       {2, {{"--stash", "input"}}, {"--stash input", "--pp"}},
       {2, {{"--pipeline-split", "1,1"}}, {"--pipeline-split 1,1", "--pp"}}};
@@ -178,7 +167,6 @@ TEST_CASE("pipelines that cannot be are refused with the arithmetic or the sched
     rows.push_back({2,
                     two + Flags{{"--pipeline", one}},
                     {"ranks: 2, and micro-batches: 1", "--pp 2 and 2 micro-batches"}});
-    rows.push_back({2, {{"--virtual-stages", "2"}}, {"--virtual-stages 2", "--pp"}});
   }
   refused(runs, rows);
 }
@@ -188,7 +176,7 @@ TEST_CASE("a fault in the middle of a schedule ends the job, which names the ran
   const RankRuns runs;
   const Flags two_steps =
       eight_blocks +
-      Flags{{"--pp", "4"}, {"--steps", "2"}, {"--no-save", "true"}, {"--collective-timeout", "3"}};
+      Flags{{"--pp", "4"}, {"--steps", "2"}, {"--save", "never"}, {"--collective-timeout", "3"}};
   runs.run_well(4, "clean", two_steps + Flags{{"--rank-files", runs.at("clean.ranks")}});
   const auto record = read_record(record_path(runs.at("clean.ranks"), 1));
   REQUIRE(record);

@@ -37,7 +37,7 @@ Json end_of(const std::string& output) {
 const Flags pipelined{{"--pp", "2"},
                       {"--micro-batch", "1"},
                       {"--steps", "5"},
-                      {"--no-save", "1"},
+                      {"--save", "never"},
                       {"--resume", "never"}};
 
 }  // namespace
@@ -108,7 +108,7 @@ TEST_CASE("the ranks of a pipeline write one trace, on one clock, and a line abo
 TEST_CASE("replicas write one trace, and too few steps say nothing of a bubble") {
   if (!have_mpirun()) return;
   const RankRuns runs;
-  runs.run_well(2, "dp", {{"--steps", "2"}, {"--no-save", "1"}, {"--trace", runs.at("dp.json")}});
+  runs.run_well(2, "dp", {{"--steps", "2"}, {"--save", "never"}, {"--trace", runs.at("dp.json")}});
   const auto events = trace_at(runs.at("dp.json"));
   CHECK(names_in(events) == std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}});
   std::set<int> ranks;

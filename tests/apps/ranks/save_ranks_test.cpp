@@ -28,7 +28,7 @@ TEST_CASE("ranks that see another folder than rank 0 leave the writing to those 
                     {"--batch-size", "3"},
                     {"--n-embd", "256"},
                     {"--vocab-size", "5003"},
-                    {"--no-save", "true"},
+                    {"--save", "never"},
                     {"--keep-best", "true"},
                     {"--val-data", runs.at("t.bin")},
                     {"--val-every", "1"},
@@ -65,7 +65,7 @@ TEST_CASE("a copy of ranks' state is written by rank 0 and has the same bytes") 
   const Flags flags{
       {"--steps", "2"}, {"--n-embd", "256"}, {"--vocab-size", "5003"}, {"--zero", "1"}};
   Flags copied = flags;
-  copied["--async-save"] = "true";
+  copied["--save"] = "background";
   copied["--save-every"] = "1";
   runs.run_well({{2, "together", flags}, {2, "copied", copied}});
   for (const char* file : {weights_file, optimizer_file}) {

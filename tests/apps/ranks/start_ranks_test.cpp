@@ -102,7 +102,7 @@ TEST_CASE("a checkpoint that a rank does not see is not called damaged", "[start
   const Flags more{{"--steps", "2"}};
   disks.refused_here(more + Flags{{"--output", disks.at("new")}, {"--resume", "run"}},
                      {"--resume: " + place(1) + sees});
-  disks.refused_here(more + Flags{{"--output", "run"}, {"--no-save", "true"}},
+  disks.refused_here(more + Flags{{"--output", "run"}, {"--save", "never"}},
                      {"--resume: " + place(1) + sees});
   disks.refused_here(more + Flags{{"--output", "run"}}, {"--output run: " + place(1)});
   CHECK((contents(disks.disk(0)) == before));

@@ -35,7 +35,7 @@ const Flags four_blocks{{"--n-layer", "4"},
                         {"--dropout", "0.1"},
                         {"--grad-clip", "1"}};
 
-const Flags interleaved{{"--pipeline", "interleaved"}, {"--virtual-stages", "2"}};
+const Flags interleaved{{"--pipeline", "interleaved*2"}};
 
 }  // namespace
 
@@ -99,7 +99,7 @@ TEST_CASE("every pair of axes, and all three, train as one process", "[tensor]")
   std::vector<RankJob> jobs;
   for (const auto& [ranks, flags] : rows)
     jobs.push_back({ranks, std::to_string(jobs.size() + 100),
-                    four_blocks + flags + Flags{{"--no-save", "true"}}});
+                    four_blocks + flags + Flags{{"--save", "never"}}});
   runs.run_well(jobs);
   const Losses expected = logged_losses(runs.path() / jobs[0].output);
   REQUIRE(expected.size() == static_cast<std::size_t>(steps));

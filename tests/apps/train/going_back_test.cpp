@@ -76,7 +76,7 @@ TEST_CASE("a run that went back goes on from there, also if it was killed before
     if (name == "whole")
       runs.run(name, back + "--steps 14");
     else
-      CHECK_THAT(runs.run(name, back + "--steps 12 --no-save"),
+      CHECK_THAT(runs.run(name, back + "--steps 12 --save never"),
                  Contains("set aside    ") && Contains("step-00000020 is not what this run goes"));
   }
   CHECK(runs.names(runs.folder("killed")) ==
@@ -111,9 +111,9 @@ TEST_CASE("a run that went back goes on from there, also if it was killed before
 TEST_CASE("a --skip-batches given again before anything was saved is not added up", "[files]") {
   const Runs runs;
   runs.twenty("out");
-  const std::string back = "--steps 12 --no-save --resume " + runs.step("out", 10);
+  const std::string back = "--steps 12 --save never --resume " + runs.step("out", 10);
   runs.run("out", back + " --skip-batches 3");
-  runs.run("out", "--steps 12 --no-save --skip-batches 4");
+  runs.run("out", "--steps 12 --save never --skip-batches 4");
   CHECK(runs.start("out").at("step") == 10);
   CHECK(runs.start("out").at("skipped_batches") == 4);
   runs.run("out", "--steps 12");
@@ -246,7 +246,7 @@ TEST_CASE("a whole checkpoint without its name is never lost, and a refused star
   write_file(runs.folder("out") / "resume.json.tmp.mine", "{");
   CHECK(run_program("train_gpt2", runs.flags("out", "--steps 21 --seed 7")).exit_code == 2);
   CHECK(fs::exists(unnamed));
-  runs.run("out", "--steps 5 --no-save --resume " + runs.step("out", 5));
+  runs.run("out", "--steps 5 --save never --resume " + runs.step("out", 5));
   CHECK(read_file(runs.folder("out") / "set-aside/step-00000020/weights.safetensors") == bytes);
   CHECK(runs.names(runs.folder("out")) ==
         Names{"set-aside", "resume.json", "resume.json.tmp.mine", "step-00000005"});
@@ -275,8 +275,8 @@ TEST_CASE("what was decided is not lost with the checkpoint that was saved after
 TEST_CASE("batches left out of the newest checkpoint do not pin it", "[files]") {
   const Runs runs;
   runs.twenty("out");
-  runs.run("out", "--steps 21 --no-save --skip-batches 2");
-  runs.run("out", "--steps 21 --no-save");
+  runs.run("out", "--steps 21 --save never --skip-batches 2");
+  runs.run("out", "--steps 21 --save never");
   CHECK(runs.start("out").at("skipped_batches") == 2);
   runs.run("out", "--steps 23 --save-every 1 --keep 2");
   CHECK(runs.start("out").at("skipped_batches") == 2);
@@ -302,7 +302,8 @@ TEST_CASE("what a start has decided holds for the starts after it", "[files]") {
   runs.run("out", "--steps 10 --save-every 1 --keep 9");
   // The last save has said 9, and is set aside.
   const std::string fourth = "--steps 7 --resume " + runs.step("out", 4);
-  for (const std::string& flags : {fourth + " --no-save", std::string("--steps 7 --no-save")}) {
+  for (const std::string& flags :
+       {fourth + " --save never", std::string("--steps 7 --save never")}) {
     runs.run("out", flags);
     CHECK(runs.start("out").at("step") == 4);
     CHECK(runs.start("out").at("options").at("keep") == 9);
@@ -320,7 +321,7 @@ TEST_CASE("a checkpoint of another run takes the place of a run's own", "[files]
   const Runs runs;
   runs.twenty("first");
   runs.run("second", "--steps 4 --save-every 2");
-  runs.run("second", "--steps 11 --no-save --resume " + runs.step("first", 10));
+  runs.run("second", "--steps 11 --save never --resume " + runs.step("first", 10));
   CHECK(runs.names(runs.folder("second")) == Names{"set-aside", "resume.json"});
   // As if it was killed: its own checkpoints are not taken up again.
   runs.run("second", "--steps 11");
@@ -329,7 +330,7 @@ TEST_CASE("a checkpoint of another run takes the place of a run's own", "[files]
   CHECK(runs.names(runs.folder("first")) ==
         Names{"step-00000005", "step-00000010", "step-00000015", "step-00000020"});
   // Gone before anything was saved from it.
-  runs.run("third", "--steps 11 --no-save --resume " + runs.step("first", 10));
+  runs.run("third", "--steps 11 --save never --resume " + runs.step("first", 10));
   fs::remove_all(runs.step("first", 10));
   const ProgramResult gone = run_program("train_gpt2", runs.flags("third", "--steps 11"));
   CHECK(gone.exit_code == 1);

@@ -161,7 +161,7 @@ TEST_CASE("what is saved beside training is what is saved at once", "[threads]")
   const Runs runs;
   const Arguments flags{"--threads", "1", "--save-every", "2", "--keep", "9"};
   runs.run("waits", 9, flags);
-  runs.run("copies", 9, flags + Arguments{"--async-save"});
+  runs.run("copies", 9, flags + Arguments{"--save", "background"});
   const auto all = list_checkpoints(runs.out("waits") / "checkpoints");
   REQUIRE(all.size() == 5);
   for (const fs::path& checkpoint : all) {
@@ -184,7 +184,7 @@ TEST_CASE("what is saved beside training is what is saved at once", "[threads]")
 
 TEST_CASE("a checkpoint that cannot be written is told of, and the run goes on", "[threads]") {
   const Runs runs;
-  for (const Arguments& more : {Arguments(), Arguments{"--async-save"}}) {
+  for (const Arguments& more : {Arguments(), Arguments{"--save", "background"}}) {
     CAPTURE(more.size());
     const std::string name = more.empty() ? "here" : "beside";
     // A file has the name of the folder of checkpoints.

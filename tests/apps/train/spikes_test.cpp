@@ -358,7 +358,7 @@ TEST_CASE("a program skips a spike, says so and counts it") {
   write_tokens(dir.path() / "t.bin", 900, 64);
   const Arguments flags = words(
       "--n-layer 1 --n-head 2 --n-embd 16 --context 16 --vocab-size 64 --batch-size 2 --steps 140 "
-      "--skip-loss-spike 0.001 --skip-grad-spike 0.001 --max-bad-steps 100 "
+      "--skip-spikes 0.001 --max-bad-steps 100 "
       "--data " +
       (dir.path() / "t.bin").string() + " --output " + (dir.path() / "out").string());
   const std::string out = run_well("train_gpt2", flags);

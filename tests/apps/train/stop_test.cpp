@@ -73,7 +73,7 @@ struct EndlessRun {
 }  // namespace
 
 TEST_CASE("no thread that computes can be interrupted by a signal") {
-  EndlessRun run({"--async-save", "--save-every", "1"});
+  EndlessRun run({"--save", "background", "--save-every", "1"});
   REQUIRE(run.has_logged("\"checkpoint\""));
   const auto threads = threads_of(run.program->id());
   CHECK(threads.size() >= 4);  // one receives, three compute

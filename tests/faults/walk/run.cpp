@@ -94,7 +94,7 @@ Arguments Sequence::arguments(const Command& c, const Manner& manner) const {
   if (c.skip > 0) all.push_back(fmt::format("--skip-batches={}", c.skip));
   if (c.keep > 0) all.push_back(fmt::format("--keep={}", c.keep));
   if (c.save_every > 0) all.push_back(fmt::format("--save-every={}", c.save_every));
-  if (c.no_save) all.push_back("--no-save");
+  if (c.no_save) all.push_back("--save=never");
   if (c.micro_batch > 0) all.push_back(fmt::format("--micro-batch={}", c.micro_batch));
   all.insert(all.end(), manner.more.begin(), manner.more.end());
   return all;

@@ -120,7 +120,7 @@ class Walker {
     m.absolute = draw.chance(25);
     if (draw.chance(15)) m.from = "elsewhere";
     if (draw.chance(10) && sequence_.exists(0)) m.from = "a";
-    if (draw.chance(20)) m.more.push_back("--async-save");
+    if (draw.chance(20) && !c.no_save) m.more.push_back("--save=background");
     if (draw.chance(20)) m.more.push_back("--threads=2");
     if (half_) m.more.push_back(draw.chance(50) ? "--state-layout=fp32" : "--state-layout=split");
     if (draw.chance(2) && have_mpirun()) {

@@ -29,7 +29,10 @@ HostMemory host_for(const MemoryChoice& choice, const DevicePtr& device, HostMem
 TrainConfig TrainingTask::options() const {
   TrainConfig o = parsed(fmt::format(
       "--optimizer {} --bucket-size {} --pipeline-split {} --stash {}{}", optimizer, bucket_size,
-      pipeline_split, stash, pipeline.empty() ? "" : " --pipeline " + pipeline));
+      pipeline_split, stash,
+      pipeline.empty() ? ""
+                       : " --pipeline " + pipeline +
+                             (virtual_stages > 1 ? fmt::format("*{}", virtual_stages) : "")));
   o.model.n_layer = config.n_layer;
   o.model.n_head = config.n_head;
   o.model.n_embd = config.n_embd;
@@ -44,7 +47,6 @@ TrainConfig TrainingTask::options() const {
   o.parallel.pp = pp;
   o.parallel.tp = tp;
   o.parallel.sequence_parallel = sequence_parallel;
-  o.parallel.virtual_stages = virtual_stages;
   return o;
 }
 
