@@ -9,11 +9,11 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/progress.h"
 #include "apps/cli/run_program.h"
+#include "apps/config/train_config.h"
 #include "apps/flags/no_effect.h"
 #include "apps/output/output_file.h"
 #include "apps/report/pipeline_report.h"
 #include "apps/report/plan_report.h"
-#include "apps/train/config.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/parallel_for.h"
 

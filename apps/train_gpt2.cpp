@@ -3,8 +3,8 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_program.h"
+#include "apps/config/train_config.h"
 #include "apps/flags/no_effect.h"
-#include "apps/train/config.h"
 #include "apps/train_gpt2/job.h"
 #include "apps/train_gpt2/session.h"
 

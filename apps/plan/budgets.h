@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <string>
 
+#include "apps/config/train_config.h"
 #include "apps/plan/cost/device_profile.h"
 #include "apps/plan/state_memory.h"
-#include "apps/train/config.h"
 
 namespace sluice {
 

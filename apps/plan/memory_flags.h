@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "apps/config/train_config.h"
 #include "apps/plan/cost/device_profile.h"
-#include "apps/train/config.h"
 #include "apps/train/setup.h"
 #include "models/decoder/placement.h"
 

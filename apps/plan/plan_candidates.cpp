@@ -27,24 +27,6 @@ std::vector<StateLayout> layouts_of(const TrainConfig& o, DType working) {
   return all;
 }
 
-void require_known(const TrainConfig& o, StateLayout layout) {
-  const auto refuse = [&](const char* why) {
-    fail(fmt::format("--state-layout {} is AdamW's; --optimizer {} {}", name_of(layout),
-                     name_in(optimizers, o.optimizer.kind), why),
-         ErrorKind::usage);
-  };
-  if (o.optimizer.kind == OptimizerKind::sgd && layout != StateLayout::fp32)
-    refuse("keeps its state in fp32");
-  if (takes_whole_tensors(o.optimizer.kind) && layout != StateLayout::fp32 &&
-      layout != StateLayout::split)
-    refuse(o.optimizer.kind == OptimizerKind::muon ? "keeps its momentum in fp32; use fp32 or split"
-                                                   : "has no moments to narrow; use fp32 or split");
-  if (o.optimizer.kind == OptimizerKind::adamw8bit && layout != StateLayout::int8)
-    fail(fmt::format("--optimizer adamw8bit is adamw with --state-layout int8, not {}",
-                     name_of(layout)),
-         ErrorKind::usage);
-}
-
 }  // namespace
 
 std::vector<StatePrecision> precision_candidates(const TrainConfig& o, DType working) {
@@ -52,17 +34,10 @@ std::vector<StatePrecision> precision_candidates(const TrainConfig& o, DType wor
   if (o.memory.state_layout) {
     layouts = {*o.memory.state_layout};
     require_layout(*o.memory.state_layout, working);
-    require_known(o, *o.memory.state_layout);
   } else {
     layouts = layouts_of(o, working);
   }
   const bool narrow = o.memory.gradients == DType::bf16;
-  if (narrow && o.optimizer.kind == OptimizerKind::sgd)
-    fail("--gradients bf16: SGD updates from fp32 gradients; use --gradients fp32",
-         ErrorKind::usage);
-  if (narrow && working != DType::bf16)
-    fail(fmt::format("--gradients bf16 needs --precision bf16, not {} weights", name_of(working)),
-         ErrorKind::usage);
   std::vector<StatePrecision> forms;
   for (const StateLayout layout : layouts) {
     if (!narrow) forms.push_back({layout, false});

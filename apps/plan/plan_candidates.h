@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "apps/train/memory_choice.h"
 #include "apps/train/setup.h"
 #include "kernels/base/dtype.h"

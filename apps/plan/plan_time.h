@@ -1,8 +1,8 @@
 #pragma once
 
+#include "apps/config/train_config.h"
 #include "apps/plan/cost/cost_model.h"
 #include "apps/plan/state_memory.h"
-#include "apps/train/config.h"
 #include "apps/train/setup.h"
 
 namespace sluice {

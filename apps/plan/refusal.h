@@ -2,10 +2,10 @@
 
 #include <string>
 
+#include "apps/config/train_config.h"
 #include "apps/plan/budgets.h"
 #include "apps/plan/cost/device_profile.h"
 #include "apps/plan/memory_plan.h"
-#include "apps/train/config.h"
 #include "apps/train/memory_choice.h"
 #include "apps/train/setup.h"
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/train_config.h"
 #include "apps/plan/cost/device_profile.h"
-#include "apps/train/config.h"
 #include "apps/train/memory_choice.h"
 #include "apps/train/setup.h"
 

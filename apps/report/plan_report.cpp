@@ -11,7 +11,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/sizes.h"
 #include "apps/plan/continued_plan.h"
-#include "apps/plan/idle_flags.h"
+#include "apps/plan/run_facts.h"
 #include "apps/report/cluster_report.h"
 #include "apps/report/pipeline_report.h"
 #include "apps/report/plan_advice.h"
@@ -236,7 +236,7 @@ void divide_host_memory(const TrainConfig& o, DeviceProfile& profile) {
 void print_plan(const TrainConfig& asked) {
   require_ranks(asked);
   Target target = find_target(asked);
-  require_effects(asked, target.setup);
+  require_run(asked, target.setup);
   divide_host_memory(asked, target.profile);
   const auto [planned, o, warning] =
       plan_continued(asked, target.setup, target.profile, expected_record(asked));
@@ -273,35 +273,14 @@ void print_plan(const TrainConfig& asked) {
 void print_cluster_plan(const TrainConfig& o, const GivenAxes& given) {
   if (!knows_shape(o))
     fail("--gpus needs --model, or --vocab-size with a shape of your own", ErrorKind::usage);
-  if (o.planning.scaling || !o.planning.schedule_svg.empty() || !o.planning.schedule_csv.empty())
-    fail("--gpus looks at many ways; --scaling, --schedule-svg and --schedule-csv are for one",
-         ErrorKind::usage);
-  if (o.parallel.pipeline && !o.parallel.pipeline->file.empty())
-    fail(fmt::format("--gpus with --pipeline {}: a file is for one number of ranks",
-                     o.parallel.pipeline->file),
-         ErrorKind::usage);
-  if (!o.memory.state_home.empty())
-    fail("--gpus gives CPUs no share of the updates; --state-home is for one way",
-         ErrorKind::usage);
-  if (o.parallel.layer_major())
-    fail("--gpus does not try --pipeline layer-major; plan it with --dp and --tp",
-         ErrorKind::usage);
-  if (o.machine.cuda_graph)
-    fail("--gpus looks at many ranks; --cuda-graph is for one", ErrorKind::usage);
+  require_rules({o}, Known::options);
   // Finds the machine and the model as if nothing were divided.
   TrainConfig alone = o;
   alone.parallel = o.parallel.alone();
   require_data_made_for(o);
   alone.data.train.clear();
   Target target = find_target(alone);
-  const auto placement = parse_placement(o.memory.placement, target.setup.config.n_layer);
-  for (const Residency one : {Residency::speculative, Residency::cpu, Residency::host})
-    if (placement.count(one) > 0)
-      fail(fmt::format("--gpus does not try {}, which --placement {} has; plan it with --dp and "
-                       "--tp",
-                       name_of(one), o.memory.placement),
-           ErrorKind::usage);
-  require_effects(o, target.setup);
+  require_run(o, target.setup);
   if (!target.profile.gpu && o.planning.probe.empty())
     target.note = fmt::format(
         "no card is named, so this plans for {} computers like this one, by their CPUs; name a "

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "apps/config/train_config.h"
 #include "apps/plan/planner.h"
 #include "apps/report/report.h"
-#include "apps/train/config.h"
 
 namespace sluice {
 

@@ -76,11 +76,6 @@ Figures scaling_row(const ScalingRow& row) {
 
 void require_ranks(const TrainConfig& o) {
   const std::int64_t ranks = ranks_of(o);
-  if (o.planning.scaling && o.parallel.pipelined())
-    fail("--scaling predicts data parallelism alone; leave --pp and --pipeline out",
-         ErrorKind::usage);
-  if (o.planning.scaling && o.parallel.tp > 1)
-    fail("--scaling predicts data parallelism alone; leave --tp out", ErrorKind::usage);
   if (ranks > max_predicted)
     fail(fmt::format("--dp {}: plans are made for at most {} ranks", ranks, max_predicted),
          ErrorKind::usage);

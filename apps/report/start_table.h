@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "apps/config/train_config.h"
 #include "apps/plan/planner.h"
-#include "apps/train/config.h"
 #include "apps/train/setup.h"
 
 namespace sluice {

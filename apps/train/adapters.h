@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "models/decoder/decoder.h"
 #include "models/lora/frozen_weights.h"
 #include "optim/space/parameter_space.h"

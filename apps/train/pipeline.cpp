@@ -83,25 +83,7 @@ TrainConfig as_layer_major(TrainConfig o, std::int64_t micro_batch) {
 
 std::shared_ptr<const PipelinePlan> plan_pipeline(const TrainConfig& o, const DecoderConfig& config,
                                                   std::int64_t micro_batch, DeviceKind device) {
-  if (!o.parallel.pipelined()) {
-    const auto refuse = [](const std::string& flag) {
-      fail(flag + " is for pipelines: give --pp or --pipeline too", ErrorKind::usage);
-    };
-    if (o.parallel.split != "blocks") refuse("--pipeline-split " + o.parallel.split);
-    if (o.parallel.stashed() != Stash::graph) refuse("--stash " + stash_text(o.parallel));
-    return nullptr;
-  }
-  if (o.parallel.layer_major() && o.parallel.pp > 1)
-    fail(
-        fmt::format("--pipeline layer-major has all layers on one rank: leave out --pp {}, or take "
-                    "gpipe, 1f1b, interleaved or zb-h1",
-                    o.parallel.pp),
-        ErrorKind::usage);
-  if (o.parallel.layer_major() && o.parallel.split != "blocks")
-    fail(fmt::format("--pipeline layer-major has a stage for each block: leave out "
-                     "--pipeline-split {}",
-                     o.parallel.split),
-         ErrorKind::usage);
+  if (!o.parallel.pipelined()) return nullptr;
   auto plan = std::make_shared<PipelinePlan>();
   plan->schedule = scheduled(o, config.n_layer, static_cast<int>(o.batch_share() / micro_batch));
   const bool add_messages = !has_messages(plan->schedule);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "apps/train/ranks.h"
 #include "models/decoder/generate.h"
 #include "models/decoder/parallelize.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "apps/checkpoint/model_folder.h"
-#include "apps/cli/sizes.h"
+#include "apps/config/rules.h"
 #include "apps/data/encode_text.h"
 #include "apps/output/output_file.h"
 #include "apps/trace/trace_file.h"
@@ -211,26 +211,6 @@ void require_data(const TrainConfig& o, RunSetup& setup) {
   }
 }
 
-/// Refuses options and models that tensor parallelism cannot divide between ranks.
-void require_tensor_parallel(const TrainConfig& o, const DecoderConfig& config) {
-  if (o.parallel.tp == 1 && o.parallel.sequence_parallel)
-    fail("--sequence-parallel is for ranks that divide the matrices: give --tp too",
-         ErrorKind::usage);
-  if (o.parallel.tp == 1) return;
-  require_divisible(config, static_cast<int>(o.parallel.tp));
-  const auto refuse = [&](const std::string& what, const char* why, const char* instead) {
-    fail(fmt::format("{} cannot go with --tp {}: {}, which --tp divides between ranks; use {}",
-                     what, o.parallel.tp, why, instead),
-         ErrorKind::usage);
-  };
-  if (o.optimizer.kind == OptimizerKind::adafactor)
-    refuse("--optimizer adafactor", "it needs the sums of whole rows and columns", "adamw");
-  const bool narrow = o.optimizer.kind == OptimizerKind::adamw8bit;
-  if (narrow || o.memory.state_layout == StateLayout::int8)
-    refuse(narrow ? "--optimizer adamw8bit" : "--state-layout int8",
-           "it has a scale for every 256 elements of a row", "--state-layout bf16mv");
-}
-
 void resolve_pipeline(const TrainConfig& o, RunSetup& setup) {
   setup.pipeline = plan_pipeline(o, setup.config, setup.trainer.micro_batch, setup.device);
   if (!setup.pipeline || !setup.pipeline->max_stashed || setup.device != DeviceKind::cpu) return;
@@ -278,7 +258,8 @@ bool divides_tokens(const TrainConfig& o, std::int64_t rows, std::int64_t seq_le
 }
 
 void resolve_memory(const TrainConfig& o, RunSetup& setup) {
-  require_tensor_parallel(o, setup.config);
+  require_rules({o}, Known::options);
+  if (o.parallel.tp > 1) require_divisible(setup.config, static_cast<int>(o.parallel.tp));
   resolve_batch(o, setup);
   resolve_pipeline(o, setup);
 }
@@ -321,6 +302,7 @@ void require_trace_apart(const TrainConfig& o, const DataFiles& data, const Data
 }  // namespace
 
 RunSetup resolve(const TrainConfig& o) {
+  require_rules({o}, Known::options);
   RunSetup setup;
   setup.device = choose_device(o.machine.device);
   setup.precision = resolve_precision(o.machine.precision, setup.device);
@@ -352,7 +334,7 @@ RunSetup resolve(const TrainConfig& o) {
       data, o.data.val.empty() ? nullptr : &val, o.data.text, setup.tokenizer.get(),
       setup.config.vocab_size,
       {.given = o.batch.seq_len, .most = setup.config.longest_sequence(), .pack = o.data.pack});
-  require_tensor_parallel(o, setup.config);
+  if (o.parallel.tp > 1) require_divisible(setup.config, static_cast<int>(o.parallel.tp));
   resolve_batch(o, setup);
   require_data(o, setup);
   resolve_pipeline(o, setup);

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "apps/cli/machine.h"
+#include "apps/config/train_config.h"
 #include "apps/data/dataset.h"
 #include "apps/data/tokens/sampler.h"
-#include "apps/train/config.h"
 #include "apps/train/model_layouts.h"
 #include "apps/train/trainer.h"
 #include "models/decoder/config.h"

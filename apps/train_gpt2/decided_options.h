@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "apps/train/memory_choice.h"
 #include "apps/train/setup.h"
 

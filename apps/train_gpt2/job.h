@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/cli/machine.h"
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "apps/train/pipeline.h"
 #include "apps/train/ranks.h"
 #include "engine/device_context.h"

@@ -10,8 +10,8 @@
 #include "apps/checkpoint/checkpoint_history.h"
 #include "apps/checkpoint/checkpoint_manifest.h"
 #include "apps/checkpoint/checkpoint_saver.h"
+#include "apps/config/train_config.h"
 #include "apps/output/run_folder.h"
-#include "apps/train/config.h"
 #include "apps/train_gpt2/job.h"
 #include "optim/schedule.h"
 

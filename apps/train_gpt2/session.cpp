@@ -384,8 +384,6 @@ void Session::finish() {
 
 void run_training(TrainConfig options, const std::string& resolved, Job& job) {
   std::signal(SIGPIPE, SIG_IGN);  // see say() in progress.h
-  if (options.log.quiet && options.log.verbose)
-    fail("--quiet and --verbose ask for opposite things; give one of them", ErrorKind::usage);
   set_quiet(options.log.quiet);
   job.start(options.machine, options.parallel);
   job.require_equal_options(resolved);

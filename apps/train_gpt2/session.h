@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "apps/train_gpt2/job.h"
 
 namespace sluice {

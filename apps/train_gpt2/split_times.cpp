@@ -12,7 +12,7 @@
 #include "apps/cli/progress.h"
 #include "apps/data/data_files.h"
 #include "apps/data/same_files.h"
-#include "apps/plan/idle_flags.h"
+#include "apps/plan/run_facts.h"
 #include "engine/autograd.h"
 #include "models/decoder/parallelize.h"
 #include "models/decoder/weights.h"
@@ -132,7 +132,7 @@ RunSetup resolve_with_split(TrainConfig& options, Job& job) {
   RunSetup setup;
   keep_alive(job.control(), "data", [&] {
     setup = resolve(options);
-    require_effects(options, setup);
+    require_run(options, setup);
     // Read here and not by resolve(), which plans call too.
     if (setup.config.lora.rank > 0) setup.base_checksum = weights_checksum(setup.model_folder);
   });

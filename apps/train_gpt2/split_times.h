@@ -1,6 +1,6 @@
 #pragma once
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "apps/train/setup.h"
 #include "apps/train_gpt2/job.h"
 

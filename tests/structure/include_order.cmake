@@ -16,7 +16,8 @@ set(OUTSIDE tests bench python)
 set(ROOMS optim/space optim/offload optim
     parallel/comm/transport parallel/comm/backend parallel/comm parallel/data_parallel
     parallel/pipeline parallel/flight_recorder parallel
-    apps/cli/parse apps/cli apps/flags apps/output apps/data/tokens apps/data apps/checkpoint apps/trace apps/train
+    apps/cli/parse apps/cli apps/flags apps/output apps/data/tokens apps/data apps/checkpoint apps/trace apps/config
+    apps/train
     apps/plan/cost apps/plan apps/plan/cluster apps/report apps/train_gpt2 apps)
 set(HAS_ROOMS optim parallel apps)
 

@@ -88,7 +88,7 @@ bad_include(engine/tall.cpp "#include <vector>\n#include \"engine/tall.h\"\n"
 bad_include(engine/x.h "int a[2];\n  #  include \"models/m.h\" // why\n" "2: engine/ must not")
 bad_include(engine/w.cpp "#include <map>  // [\n#include \"apps/a;b.h\"\n" "2: engine/ must not")
 bad_include(optim/x.cu "#include <parallel/comm/mesh.h>\n" "1: optim/ must not include parallel/comm/mesh.h")
-bad_include(models/x.cuh "#include \"apps/train/config.h\"\n" "1: models/ must not")
+bad_include(models/x.cuh "#include \"apps/config/train_config.h\"\n" "1: models/ must not")
 bad_include(parallel/comm/x.cpp "// a\n#include \"models/m.h\"\n" "2: parallel/ must not")
 bad_include(apps/x.cpp "#include \"tests/support/catch.h\"\n" "1: apps/ must not include tests/")
 bad_include(models/y.cpp "#include \"bench/timing.h\"\n" "1: models/ must not include bench/")

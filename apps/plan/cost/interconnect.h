@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "apps/config/train_config.h"
 #include "apps/plan/cost/device_profile.h"
-#include "apps/train/config.h"
 
 namespace sluice {
 

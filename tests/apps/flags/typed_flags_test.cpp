@@ -1,4 +1,4 @@
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 #include "tests/support/catch.h"
 
 // Flags become enums, sizes and optionals when the command line is read, and these become the same

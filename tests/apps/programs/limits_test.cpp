@@ -10,8 +10,8 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/processor.h"
+#include "apps/config/train_config.h"
 #include "apps/data/tokens/token_source.h"
-#include "apps/train/config.h"
 #include "tests/support/byte_model_folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/error_message.h"

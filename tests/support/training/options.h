@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 
 namespace sluice::test {
 

@@ -1,4 +1,4 @@
-#include "apps/train/config.h"
+#include "apps/config/train_config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
