@@ -165,7 +165,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
       "--pack", o.data.pack,
       "Puts as many pairs (prepare_data --pairs) into each sequence as fit, by default of 1024 "
       "tokens; attention and positions stay within a pair");
-  line.add_choice("--data-order", o.data.order, "Order of the training sequences", data_orders);
 
   line.group("Batch and length");
   line.add("--batch-size", o.batch.size, "Sequences per update", 1, 1 << 24);
@@ -227,11 +226,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
                   "Arithmetic; master weights stay fp32. auto: fp32 on the CPU, 16 bits on a GPU",
                   precisions);
   line.add_choice("--device", o.machine.device, "Where to compute", devices);
-  line.add_choice(
-      "--attention", o.machine.attention,
-      "A GPU's attention kernel in 16 bits; tma (with wgmma, on an H100 or H200, without "
-      "dropout) computes the forward pass up to 9 % faster",
-      attention_kernels);
   line.add(
       "--cuda-graph", o.machine.cuda_graph,
       "Give a GPU whole passes instead of kernels one by one; for one rank without dropout, with "
@@ -261,7 +255,6 @@ void declare_config(CommandLine& line, TrainConfig& o) {
                   "How master weights and moments are stored", state_layouts);
   line.add_choice("--gradients", o.memory.gradients,
                   "Dtype in which matrices' gradients are summed", gradient_types);
-  declare_stream(line, o.memory);
   line.role(Role::ranks);
   line.group("Ranks (of scripts/launch, mpirun or srun)");
   line.add("--dp", o.parallel.dp,
@@ -280,24 +273,11 @@ void declare_config(CommandLine& line, TrainConfig& o) {
   line.add("--zero", o.parallel.zero,
            "Each replica keeps a part of the optimizer state (1), and of the gradients (2)", 0, 2);
   line.role(Role::training);
-  line.add_size("--bucket-size", o.parallel.bucket_size,
-                "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB",
-                std::size_t{4} << 10);
-  line.add_choice("--communication", o.parallel.communication,
-                  "How GPUs exchange; auto: NCCL where each rank has one of its own",
-                  communications);
-  line.add("--overlap", o.parallel.overlap, "Reduce gradients while the rest of backward runs");
-  line.add("--checked", o.parallel.checked,
-           "Compare the ranks' operations with each other, one by one");
   line.add("--collective-timeout", o.parallel.collective_timeout,
            "Seconds after which an operation that some rank does not join ends the job", 1, 1e6);
   line.add_output("--rank-files", o.parallel.rank_files,
                   "Folder for what each rank was doing; default: a temporary one",
                   [](const std::string& folder) { require_folder_name("--rank-files", folder); });
-  line.add(
-      "--inject", o.parallel.inject,
-      "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|abort|segfault|throw|"
-      "memory|skip|mismatch|count|type|slow");
 
   line.group("Run");
   line.add_output("--output", o.checkpoint.output, "Folder of the run; default runs/<time>",
@@ -346,6 +326,30 @@ void declare_config(CommandLine& line, TrainConfig& o) {
            "With --resume: leave out this many batches of the data; each resume leaves out more", 0,
            std::int64_t{1} << 40);
   line.allow_config_file();
+
+  // What tests of promises need, and few users.
+  line.group("For testing");
+  line.add_choice("--data-order", o.data.order, "Order of the training sequences", data_orders);
+  line.add_choice(
+      "--attention", o.machine.attention,
+      "A GPU's attention kernel in 16 bits; tma (with wgmma, on an H100 or H200, without "
+      "dropout) computes the forward pass up to 9 % faster",
+      attention_kernels);
+  line.add_size("--bucket-size", o.parallel.bucket_size,
+                "Gradients that are reduced at a time; default 4MiB, between GPUs 25MiB",
+                std::size_t{4} << 10);
+  line.add_choice("--communication", o.parallel.communication,
+                  "How GPUs exchange; auto: NCCL where each rank has one of its own",
+                  communications);
+  line.add("--overlap", o.parallel.overlap, "Reduce gradients while the rest of backward runs");
+  line.add("--checked", o.parallel.checked,
+           "Compare the ranks' operations with each other, one by one");
+  line.add(
+      "--inject", o.parallel.inject,
+      "Make a fault, to try the reports: rank=1,op=42,kind=stop|exit|kill|abort|segfault|throw|"
+      "memory|skip|mismatch|count|type|slow");
+  line.role(Role::memory);
+  declare_stream(line, o.memory);
 }
 
 }  // namespace sluice
