@@ -40,12 +40,9 @@ void require_planning(const TrainConfig& o, const std::string& save_probe) {
       o.given,
       {{o.planning.gpus == 0, "--top", "is for --gpus, which compares ways to train"},
        {!o.planning.probe.empty(), "--device-profile", "is another machine than that of --probe"},
-       {one,
-        "--link-bandwidth --link-latency --ranks-per-node --network-bandwidth "
-        "--network-latency",
+       {one, "--link --ranks-per-node --network",
         "is for several ranks: --dp, --pp, --tp, --gpus or --scaling"},
-       {ranks <= o.planning.ranks_per_node && !o.planning.scaling,
-        "--network-bandwidth --network-latency",
+       {ranks <= o.planning.ranks_per_node && !o.planning.scaling, "--network",
         fmt::format("is between nodes, and {} ranks are on one (--ranks-per-node)", ranks)}});
   if (save_probe.empty()) return;
   for (const std::string& flag : o.given.changed)
@@ -92,16 +89,13 @@ int main(int argc, char** argv) {
              "flags that are given stay",
              1, max_gpus);
     line.add("--top", options.planning.top, "Ways that --gpus prints", 1, 1 << 16);
-    line.add("--link-bandwidth", options.planning.link_bandwidth,
-             "What a rank sends a second within a node, such as 12.5GB; default: the device's");
-    line.add("--link-latency", options.planning.link_latency,
-             "Microseconds of a message within a node; default: the device's", 0, 1e6);
+    line.add("--link", options.planning.link,
+             "What a rank sends a second within a node, and the latency of a message, such as "
+             "25GB,2.5us; default: the device's");
     line.add("--ranks-per-node", options.planning.ranks_per_node,
              "Ranks that share a node's network", 1, 1 << 16);
-    line.add("--network-bandwidth", options.planning.network_bandwidth,
-             "What a node sends a second, all its ranks together");
-    line.add("--network-latency", options.planning.network_latency,
-             "Microseconds of a message between nodes", 0, 1e6);
+    line.add("--network", options.planning.network,
+             "The same between nodes, all ranks of a node together; default 12.5GB,10us");
     line.add("--json", options.planning.json, "Print an object instead of a table");
     const auto defaults = line.values();
     if (!line.parse(argc, argv)) return 0;

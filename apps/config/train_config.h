@@ -78,9 +78,7 @@ struct PlanConfig {
   bool json = false, scaling = false;
   std::string device_profile, probe, schedule_svg, schedule_csv;
   std::int64_t gpus = 0, top = 10, ranks_per_node = 8;
-  std::string link_bandwidth, network_bandwidth = "12.5GB";  ///< bytes per second
-  std::optional<double> link_latency;                        ///< microseconds
-  double network_latency = 10;                               ///< microseconds
+  std::string link, network;  ///< see parse_link(); empty: the device's, and 12.5GB,10us
 };
 
 /// The settings of train_gpt2 and plan as the user gave them, before anything was looked up. Fields

@@ -84,6 +84,8 @@ constexpr Meaning meanings[] = {
      "--dropout", "--model shape.json, a config.json without weights, has each of its own"},
     {"text-format text-field skip-bad-lines special split-seed", "the program prepare_data",
      "a training reads text by its defaults", "--save-every"},
+    {"link-bandwidth link-latency", "--link 25GB,2.5us", "bandwidth and latency"},
+    {"network-bandwidth network-latency", "--network 400GB,5us", "bandwidth and latency"},
     {"no-save", "--save never"},
     {"async-save async-checkpoint", "--save background"},
     {"skip-loss-spike skip-grad-spike", "--skip-spikes", "it is for loss and gradient norm"},

@@ -1,21 +1,38 @@
 #include "apps/plan/cost/interconnect.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
+#include "apps/cli/parse/number_checks.h"
 #include "apps/cli/sizes.h"
+#include "engine/io/json_document.h"
 
 namespace sluice {
 namespace {
 
-/// Parses "12.5GB" or "12.5GB/s" into bytes per second.
-double parse_bandwidth(const std::string& flag, std::string text) {
-  constexpr std::string_view per_second = "/s";
-  if (text.ends_with(per_second)) text.resize(text.size() - per_second.size());
-  return static_cast<double>(parse_bytes(flag, text));
+std::string without(std::string_view unit, std::string text) {
+  if (text.ends_with(unit)) text.resize(text.size() - unit.size());
+  return text;
 }
 
 }  // namespace
+
+Link parse_link(const std::string& flag, const std::string& text, Link usual) {
+  if (text.empty()) return usual;
+  const auto comma = std::min(text.find(','), text.size());
+  usual.bandwidth = static_cast<double>(parse_bytes(flag, without("/s", text.substr(0, comma))));
+  if (comma == text.size()) return usual;
+  constexpr double most = 1e6;  // microseconds
+  const std::string latency = without("us", text.substr(comma + 1));
+  if (const std::string why = wrong_number(latency, 0, most); !why.empty())
+    fail(fmt::format("{} {}: after the comma are the microseconds of a message: {}", flag,
+                     excerpt(text), why),
+         ErrorKind::usage);
+  usual.latency = std::stod(latency) * 1e-6;
+  return usual;
+}
 
 Link Interconnect::among(std::int64_t ranks, std::int64_t apart) const {
   if (ranks <= ranks_per_node) return link;
@@ -42,15 +59,12 @@ Link Interconnect::between(std::int64_t from, std::int64_t to) const {
 
 Interconnect interconnect_of(const PlanConfig& planning, const ParallelConfig& parallel,
                              const DeviceProfile& profile) {
-  Interconnect all{.link = {profile.link_bandwidth, profile.link_latency},
-                   .network = {parse_bandwidth("--network-bandwidth", planning.network_bandwidth),
-                               planning.network_latency * 1e-6},
-                   .ranks_per_node = planning.ranks_per_node,
-                   .rings = profile.gpu && parallel.communication != GpuExchange::staged};
-  if (!planning.link_bandwidth.empty())
-    all.link.bandwidth = parse_bandwidth("--link-bandwidth", planning.link_bandwidth);
-  if (planning.link_latency) all.link.latency = *planning.link_latency * 1e-6;
-  return all;
+  constexpr Link usual_network{.bandwidth = 12.5e9, .latency = 10e-6};
+  return {
+      .link = parse_link("--link", planning.link, {profile.link_bandwidth, profile.link_latency}),
+      .network = parse_link("--network", planning.network, usual_network),
+      .ranks_per_node = planning.ranks_per_node,
+      .rings = profile.gpu && parallel.communication != GpuExchange::staged};
 }
 
 std::int64_t ranks_of_node(const PlanConfig& planning, const ParallelConfig& parallel) {

@@ -15,6 +15,10 @@ struct Link {
   double seconds(double bytes) const { return latency + bytes / bandwidth; }
 };
 
+/// Parses a bandwidth and, after a comma, a latency: "25GB", "25GiB/s,2.5us". What is not given is
+/// that of `usual`. Throws Error (usage) naming the flag.
+Link parse_link(const std::string& flag, const std::string& text, Link usual);
+
 /// The links between ranks.
 struct Interconnect {
   Link link;     ///< between the ranks of a node

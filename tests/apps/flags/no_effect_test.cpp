@@ -86,11 +86,9 @@ const std::vector<Row> train_rows = {
 std::vector<Row> plan_rows() {
   std::vector<Row> rows{
       {"--top 2", "--model gpt2", "is for --gpus"},
-      {"--link-bandwidth 1GB", "--model gpt2", "is for several ranks"},
-      {"--link-latency 9", "--model gpt2", "is for several ranks"},
+      {"--link 1GB", "--model gpt2", "is for several ranks"},
       {"--ranks-per-node 2", "--model gpt2", "is for several ranks"},
-      {"--network-bandwidth 1GB", "--model gpt2 --dp 2", "is between nodes"},
-      {"--network-latency 9", "--model gpt2 --dp 2", "is between nodes"},
+      {"--network 1GB,9us", "--model gpt2 --dp 2", "is between nodes"},
       {"--schedule-svg s.svg", "--model gpt2", "--pp"},
       {"--schedule-csv s.csv", "--model gpt2", "--pp"},
       {"--n-layer 3", "--model gpt2 --device-profile A100", "decides it (12)"},

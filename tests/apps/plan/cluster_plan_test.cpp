@@ -31,7 +31,7 @@ ClusterTask task_of(const std::string& flags, std::int64_t gpus) {
   ClusterTask task{.options = parsed(shape + flags), .profile = machine(true), .gpus = gpus};
   task.profile.link_bandwidth = 1e9;
   task.profile.link_latency = 1e-6;
-  task.options.planning.network_bandwidth = "1GB";
+  task.options.planning.network = "1GB";
   task.options.planning.ranks_per_node = 2;
   TrainConfig alone = task.options;
   alone.parallel = alone.parallel.alone();
@@ -288,7 +288,7 @@ TEST_CASE("a faster network or more memory never makes a cluster slower", "[clus
       task.profile.link_bandwidth = rate;
       std::ostringstream network;
       network << static_cast<std::int64_t>(rate);
-      task.options.planning.network_bandwidth = network.str();
+      task.options.planning.network = network.str();
       const ClusterTime time = plan_cluster(task).candidates[0].time;
       CHECK(time.total() <= before);
       if (fixed) {

@@ -120,10 +120,9 @@ TEST_CASE("plan's links come from flags, else from the profile", "[scaling]") {
   const Json staged = json_of(h100 + " --scaling --communication staged");
   CHECK(staged.at("link_beyond_node").at("bytes_per_second") == 12.5e9 / 8);
   CHECK(staged.at("link_beyond_node").at("latency_seconds").get<double>() == Approx(10e-6));
-  const Json own =
-      json_of(h100 +
-              " --scaling --dp 64 --zero 1 --link-bandwidth 25GiB/s --link-latency 2.5 "
-              "--ranks-per-node 16 --network-bandwidth 400GB --network-latency 4");
+  const Json own = json_of(h100 +
+                           " --scaling --dp 64 --zero 1 --link 25GiB/s,2.5us "
+                           "--ranks-per-node 16 --network 400GB,4");
   CHECK(own.at("link").at("bytes_per_second").get<double>() == 25.0 * (1 << 30));
   CHECK(own.at("link").at("latency_seconds").get<double>() == Approx(2.5e-6));
   CHECK(own.at("ranks_per_node") == 16);
@@ -149,13 +148,14 @@ TEST_CASE("plans for ranks that cannot be are refused", "[scaling]") {
       {"--dp 128", "0 * 128 = 0"},
       {"--dp 0", "--dp"},
       {"--dp 131072 --batch-size 131072", "at most 65536 ranks"},
-      {"--scaling --link-bandwidth fast", "--link-bandwidth: 'fast' is not a size"},
-      {"--scaling --link-bandwidth 12", "--link-bandwidth 12"},
-      {"--scaling --link-bandwidth -1GB", "--link-bandwidth -1GB"},
-      {"--scaling --network-bandwidth 0", "--network-bandwidth 0"},
-      {"--scaling --link-latency -1", "--link-latency"},
-      {"--scaling --link-latency nan", "--link-latency"},
-      {"--scaling --network-latency x", "--network-latency"},
+      {"--scaling --link fast", "--link: 'fast' is not a size"},
+      {"--scaling --link 12", "--link 12"},
+      {"--scaling --link -1GB", "--link -1GB"},
+      {"--scaling --network 0", "--network 0"},
+      {"--scaling --link 1GB,-1", "--link 1GB,-1: after the comma"},
+      {"--scaling --link 1GB,nanus", "after the comma are the microseconds of a message"},
+      {"--scaling --link 1GB,", "after the comma"},
+      {"--scaling --network 1GB,x", "--network 1GB,x: after the comma"},
       {"--scaling --ranks-per-node 0", "--ranks-per-node"},
       {"--scaling --bucket-size 0", "--bucket-size 0"},
   };

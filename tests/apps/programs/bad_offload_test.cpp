@@ -101,8 +101,8 @@ TEST_CASE("weights are offloaded where they are copied twice a step", "[bad_offl
   CHECK_THAT(replicas.out, Contains("4 ranks of a machine"));
   // Sums that backward passes do not hide take longer.
   const auto stall = [&](const std::string& flags) {
-    const auto made = nlohmann::json::parse(
-        fits(all + " --dp 2 --link-bandwidth 1GB --batch-size 64 --json " + flags).out);
+    const auto made =
+        nlohmann::json::parse(fits(all + " --dp 2 --link 1GB --batch-size 64 --json " + flags).out);
     return made.at("pipeline").at("weights").at("stall_seconds").get<double>();
   };
   CHECK(stall("--overlap=false") > stall("--overlap=true"));
