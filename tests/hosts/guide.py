@@ -33,7 +33,7 @@ IN_SMALL = {
     "batch-size = 1024\n": "batch-size = 8\n",
     "steps = 100000\n": "steps = 1000000\n",
     "pp = 4\ntp = 4\n": "pp = 2\ntp = 2\n",
-    "interleaved*4": "interleaved*2",
+    'pipeline = "interleaved*4"\n': 'pipeline = "interleaved*2"\n',
     "zero = 1\nmicro-batch = 4\n": "zero = 1\nmicro-batch = 2\n",
     "threads = 8\n": "threads = 1\n",
     "#SBATCH --nodes=128\n": "#SBATCH --nodes=2\n",
