@@ -176,7 +176,7 @@ TEST_CASE("a fault in the middle of a schedule ends the job, which names the ran
   const RankRuns runs;
   const Flags two_steps =
       eight_blocks +
-      Flags{{"--pp", "4"}, {"--steps", "2"}, {"--save", "never"}, {"--collective-timeout", "3"}};
+      Flags{{"--pp", "4"}, {"--steps", "2"}, {"--save", "never"}, {"--collective-timeout", "6"}};
   runs.run_well(4, "clean", two_steps + Flags{{"--rank-files", runs.at("clean.ranks")}});
   const auto record = read_record(record_path(runs.at("clean.ranks"), 1));
   REQUIRE(record);
@@ -204,7 +204,7 @@ TEST_CASE("a fault in the middle of a schedule ends the job, which names the ran
                               : result.errors[0];
     CHECK_THAT(sentence, Contains("rank 1") && Contains("operation"));
     if (jobs[i].output == "stop" || jobs[i].output == "slow")
-      CHECK_THAT(sentence, Contains("waited 3 s"));
+      CHECK_THAT(sentence, Contains("waited 6 s"));
   }
 }
 
