@@ -165,15 +165,14 @@ std::vector<FileOption> read_options_file(const std::string& path) {
 }
 
 std::string configured(const nlohmann::ordered_json& value) {
-  using Json = nlohmann::ordered_json;
   if (value.is_array()) {
     std::vector<std::string> parts;
-    for (const Json& part : value)
+    for (const nlohmann::ordered_json& part : value)
       if (parts.emplace_back(configured(part)).empty()) return "";
     return fmt::format("[{}]", fmt::join(parts, ", "));
   }
   // JSON's escapes are TOML's, except that DEL needs one.
-  std::string written = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string written = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   for (auto at = written.find('\x7F'); at != written.npos; at = written.find('\x7F', at))
     written.replace(at, 1, "\\u007F");
   const std::vector<std::string> read = read_back(written);
