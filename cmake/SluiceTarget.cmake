@@ -8,8 +8,9 @@ endfunction()
 # -Wrestrict is wrong about std::string in GCC 12 (its bug 105651).
 sluice_cxx_options(-Wall -Wextra -Wconversion -Wshadow -Werror
                    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
-# clang says where it does not vectorize a loop of `omp simd`, which GCC does.
-sluice_cxx_options($<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
+# clang says where it does not vectorize a loop of `omp simd`, which GCC does. Its -Wconversion has signs
+# too, GCC's for C++ has not.
+sluice_cxx_options($<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>)
 # What the optimizer says of memory is wrong now and then, about other lines in each version of GCC and for
 # each processor (13 to 16: of vectors that a function returns or copies). It may say so, and compile.
 set(memory_warnings array-bounds stringop-overflow stringop-overread free-nonheap-object)

@@ -259,7 +259,9 @@ TEST_CASE("evaluation is the mean over whole batches, without dropout or change"
   const auto optimizer = make_adamw(*made.space, {});
   SingleRank rank(*made.space, *optimizer);
   Trainer trainer(*made.model, *made.space, rank.parallel, {},
-                  {.micro_batch = 2, .seq_len = 8, .dropout = 0.5});
+                  {.micro_batch = 2,
+                   .seq_len = 8,
+                   .dropout = {.embedding = 0.5, .attention = 0.5, .residual = 0.5}});
   const auto ids = random_ids(16 * 3 + 9, 64, 1);
   const auto source = tokens_in_memory(ids);
   const auto loss_of = [&](std::size_t start) {
