@@ -15,7 +15,8 @@ GCC = 'echo "#define __GNUC__ {}"; echo "#define __GNUC_MINOR__ 4"; echo "#defin
 CLANG = ('echo "#define __clang__ 1"; echo "#define __clang_major__ {}"; echo "#define __clang_minor__ 0"; '
          'echo "#define __clang_patchlevel__ 1"')
 ALL_THERE = {
-    "c++": GCC.format(14), "cmake": "echo cmake version 3.31.6", "g++-12": "exit 127", "sudo": "exit 1",
+    "c++": GCC.format(14), "cmake": "echo cmake version 3.31.6", "g++-12": "exit 127",
+    "sudo": '[ "$1" = -n ] && shift; exec "$@"',
     "nvcc": 'echo "nvcc: NVIDIA (R) Cuda compiler driver"; echo "Cuda compilation tools, release 12.4, V12.4.131"',
     "dpkg-query": "echo installed", "apt-get": "exit 0", "apt-cache": "echo Package: x",
 }
@@ -49,7 +50,7 @@ CASES = [
      "sources; add that, and run this again"),
     ("forky", "test", MISSING_CATCH | {"apt-cache": "exit 100"}, {},
      "error: the package libcatch2-dev is in no package source of Debian testing: "),
-    ("noble", "test", MISSING_CATCH, {"as": "nobody"},
+    ("noble", "test", MISSING_CATCH | {"sudo": "exit 1"}, {"as": "nobody"},
      "error: this user cannot install (not root, and sudo does not work) what is missing; on Ubuntu 24.04 "
      "(untried), as root: apt-get install catch2"),
 ]
