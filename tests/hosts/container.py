@@ -30,7 +30,7 @@ for name in bin sbin lib lib32 lib64; do ln -s "usr/$name" "$name"; done
 mount --rbind /usr usr
 mount --bind "$3" opt/sluice/libexec/sluice
 for name in passwd group nsswitch.conf ld.so.cache alternatives openmpi; do
-  cp -a -L "/etc/$name" etc || true
+  cp -r -L "/etc/$name" etc || true
 done
 """
 # The image's, to which what is written does not go, and a key in the place of the operator's secret.

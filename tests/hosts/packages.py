@@ -59,6 +59,8 @@ def get(cache, name):
 def missing(cache, name, part=""):
     """Why what has that name is not there, or nothing. `part` is the pattern of a file that not all systems have."""
     folder = cache / name
+    if name == "slurm" and pathlib.Path("/proc/self/setgroups").read_text(encoding="utf-8").strip() == "deny":
+        return "only root can start Slurm's controller"
     if name and not folder.exists():
         return f"{name} could not be downloaded (log: {folder}.log)"
     if part and not any(folder.rglob(part)):

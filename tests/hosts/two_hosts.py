@@ -43,6 +43,7 @@ while :; do sleep 1000 & wait; done
 # In ssh's place: AGENT [OPTIONS] HOST COMMAND... Like ssh it hands on no variables. {root} is a folder that
 # has the same path on both hosts, mostly /.
 AGENT = r"""#!/bin/sh
+PATH=$PATH:/usr/sbin
 while case $1 in -*) true ;; *) false ;; esac; do
   case $1 in -o) shift ;; esac
   shift
@@ -53,6 +54,9 @@ pid=$(cat "{folder}/$host.pid") || exit 255
 exec nsenter --target "$pid" --net --uts --ipc --mount --wd=/ \
   chroot "{root}" env -i HOME="$HOME" PATH=/usr/bin:/bin:/usr/sbin:/sbin TMPDIR="{folder}/local" sh -c "$*"
 """
+
+# A user's PATH lacks chroot and ip.
+os.environ["PATH"] += ":/usr/sbin:/sbin"
 
 APART = UNSHARE + ["--fork", "--kill-child", "--pid", "--mount", "--mount-proc", "--net"]
 
