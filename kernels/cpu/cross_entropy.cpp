@@ -31,6 +31,9 @@ Normalizer<A> normalizer(const A* logits, std::int64_t columns) {
 #pragma omp simd reduction(max : top)
   for (std::int64_t j = 0; j < columns; ++j)
     top = logits[j] > top ? logits[j] : top;
+  // A reduction may begin at the lowest finite number, as clang's does.
+  if (top == std::numeric_limits<A>::lowest())
+    top = columns > 0 ? *std::max_element(logits, logits + columns) : lowest;
   const A base = top == lowest ? A(0) : top;  // all tokens are impossible; -inf - -inf would be NaN
   A sum = 0;
 #pragma omp simd reduction(+ : sum)
