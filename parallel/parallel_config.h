@@ -47,6 +47,8 @@ struct ParallelConfig {
   /// The schedule of a run with a pipeline.
   PipelineSchedule schedule() const { return pipeline.value_or(PipelineSchedule()); }
   bool layer_major() const { return pipeline && pipeline->is(ScheduleName::layer_major); }
+  /// True if replicas divide the optimizer state.
+  bool divides_state() const { return zero > 0 && dp.value_or(1) > 1; }
   Stash stashed() const { return stash.value_or(layer_major() ? Stash::input : Stash::graph); }
 
   /// Returns the mesh of ranks that is described, whether or not these ranks exist.

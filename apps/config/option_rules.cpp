@@ -20,8 +20,7 @@ std::string adapters(F f) {
 }
 
 const Rule of_options[] = {
-
-    // What ranks divide.
+    // Ranks.
     {Known::options, "--pipeline-split", "a run without --pp or --pipeline", "it has no stages",
      [](F f, R) {
        return when(!has_stages(f) && f.o.parallel.split != "blocks",
@@ -178,7 +177,7 @@ const Rule of_options[] = {
                    "--cuda-graph is for one rank without a pipeline; leave it out");
      }},
 
-    // What a run prints, and plans.
+    // Output and plans.
     {Known::options, "--quiet", "--verbose", "they are opposites",
      [](F f, R) {
        return when(f.o.log.quiet && f.o.log.verbose,

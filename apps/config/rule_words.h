@@ -14,7 +14,7 @@ std::span<const Rule> run_rules();
 
 namespace rule_words {
 
-// What the tables are written with.
+// Helpers of the two tables.
 
 using F = const RunFacts&;
 using R = const Rule&;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include "apps/config/rule_words.h"
@@ -11,15 +10,8 @@
 namespace sluice {
 
 std::string rule_words::idle(F f, R rule, const std::string& why, bool even_default) {
-  const auto& given = even_default ? f.o.given.all : f.o.given.changed;
-  std::string_view options = rule.options;
-  while (!options.empty()) {
-    const std::string_view one = options.substr(0, options.find(' '));
-    options.remove_prefix(std::min(one.size() + 1, options.size()));
-    if (std::ranges::find(given, one) != given.end())
-      return fmt::format("{} {}; leave it out", one, why);
-  }
-  return "";
+  const std::string_view flag = first_given(f.o.given, rule.options, even_default);
+  return flag.empty() ? "" : fmt::format("{} {}; leave it out", flag, why);
 }
 
 std::vector<Rule> rules() {

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-/// What has to be known before a rule can be judged.
+/// The knowledge that a rule needs before it can be judged.
 enum class Known : std::uint8_t {
   options,  ///< what the user asks for
   run,      ///< the model and the data too

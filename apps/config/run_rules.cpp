@@ -10,10 +10,6 @@ namespace {
 
 using namespace rule_words;
 
-/// True if replicas divide the optimizer state.
-bool divides_state(F f) {
-  return f.o.parallel.zero > 0 && f.o.parallel.dp.value_or(1) > 1;
-}
 bool asks(F f, Residency residency) {
   return f.placement.count(residency) > 0;
 }
@@ -171,7 +167,7 @@ const Rule of_runs[] = {
     {Known::machine, "--placement", "--zero", "with offload-all each rank updates all weights",
      [](F f, R) {
        return misplaced(
-           f, asks(f, Residency::host) && divides_state(f),
+           f, asks(f, Residency::host) && f.o.parallel.divides_state(),
            fmt::format("each rank updates all weights; leave out --zero {}", f.o.parallel.zero));
      }},
     {Known::machine, "--placement", "--optimizer",

@@ -327,7 +327,7 @@ void declare_config(CommandLine& line, TrainConfig& o) {
            std::int64_t{1} << 40);
   line.allow_config_file();
 
-  // What tests of promises need, and few users.
+  // Tests of promises need these, and few users.
   line.group("For testing");
   line.add_choice("--data-order", o.data.order, "Order of the training sequences", data_orders);
   line.add_choice(

@@ -23,15 +23,20 @@ GivenFlags given_flags(const CommandLine& line, const nlohmann::ordered_json& de
   return flags;
 }
 
+std::string_view first_given(const GivenFlags& given, std::string_view flags, bool even_default) {
+  const auto& among = even_default ? given.all : given.changed;
+  for (const auto word : std::views::split(flags, ' ')) {
+    const std::string_view flag(word.begin(), word.end());
+    if (std::ranges::find(among, flag) != among.end()) return flag;
+  }
+  return "";
+}
+
 void refuse_without_effect(const GivenFlags& given, const std::vector<NoEffect>& rules) {
   for (const NoEffect& rule : rules) {
     if (!rule.holds) continue;
-    for (const auto word : std::views::split(rule.flags, ' ')) {
-      const std::string_view flag(word.begin(), word.end());
-      const auto& flags = rule.even_default ? given.all : given.changed;
-      if (std::ranges::find(flags, flag) != flags.end())
-        fail(fmt::format("{} {}; leave it out", flag, rule.why), ErrorKind::usage);
-    }
+    if (const auto flag = first_given(given, rule.flags, rule.even_default); !flag.empty())
+      fail(fmt::format("{} {}; leave it out", flag, rule.why), ErrorKind::usage);
   }
 }
 

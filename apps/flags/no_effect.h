@@ -27,6 +27,9 @@ struct NoEffect {
   bool even_default = false;
 };
 
+/// Returns the first of `flags`, which have spaces between them, that was given; "" if none was.
+std::string_view first_given(const GivenFlags& given, std::string_view flags, bool even_default);
+
 /// Throws Error (usage) for the first flag given that has no effect by one of the rules: nothing
 /// that a user asks for is dropped in silence.
 void refuse_without_effect(const GivenFlags& given, const std::vector<NoEffect>& rules);

@@ -22,11 +22,6 @@ bool leaves_cpu(const TrainConfig& o, const DeviceProfile& profile) {
   return !profile.gpu && !o.memory.state_home.empty();
 }
 
-/// True if replicas divide the optimizer state.
-bool divides_state(const TrainConfig& o) {
-  return o.parallel.zero > 0 && o.parallel.dp.value_or(1) > 1;
-}
-
 }  // namespace
 
 PlacementRequest requested_placement(const TrainConfig& o, const RunSetup& setup) {
@@ -45,7 +40,7 @@ bool can_share_cpu(const TrainConfig& o, const RunSetup& setup, const DeviceProf
 bool can_offload_weights(const TrainConfig& o, const RunSetup& setup,
                          const DeviceProfile& profile) {
   return copies_fast(profile) && o.parallel.pp == 1 &&
-         (!o.parallel.pipeline || o.parallel.layer_major()) && !divides_state(o) &&
+         (!o.parallel.pipeline || o.parallel.layer_major()) && !o.parallel.divides_state() &&
          !takes_whole_tensors(o.optimizer.kind) && setup.config.lora.rank == 0 &&
          !setup.trainer.graphs;
 }

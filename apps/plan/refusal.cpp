@@ -85,7 +85,7 @@ void refuse_plan(const TrainConfig& options, const RunSetup& setup, const Memory
     text += fmt::format(
         "{}{} bytes of host memory beside the process, {} too many; --host-memory {} would do",
         device_over > 0 ? "; and " : "", memory.host, host_over, spell_bytes(host));
-  const bool divided = options.parallel.zero > 0 && options.parallel.dp.value_or(1) > 1;
+  const bool divided = options.parallel.divides_state();
   if (device_over > 0 && host_over == 0 && profile.gpu && setup.config.lora.rank == 0 && divided)
     text += "; without --zero weights and gradients can be in host memory too";
   // A pipeline's micro-batch is not searched for.

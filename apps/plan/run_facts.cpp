@@ -44,13 +44,14 @@ RunFacts run_facts(const TrainConfig& o, const RunSetup& setup) {
           .pairs = train != nullptr && train->in_rows(),
           .can_sample = setup.tokenizer != nullptr,
           .can_validate = setup.data.val != nullptr,
-          .data_name = name_of_data(o),
           .working = setup.precision.dtype,
           .placement = parse_placement(o.memory.placement, setup.config.n_layer)};
 }
 
 void require_run(const TrainConfig& o, const RunSetup& setup) {
-  require_rules(run_facts(o, setup), Known::run);
+  RunFacts facts = run_facts(o, setup);
+  facts.data_name = name_of_data(o);
+  require_rules(facts, Known::run);
   require_schedule(o, setup.schedule);
 }
 

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-/// Returns what rules look at from Known::run on. `setup` may have no data: flags of data are then
-/// judged by the files, as far as they are there.
+/// Returns the facts of Known::run but for the data's name, which is read from its files. `setup`
+/// may have no data.
 RunFacts run_facts(const TrainConfig& options, const RunSetup& setup);
 
 /// Throws Error (usage) for options that do not go with this model and this data, and for a

@@ -62,9 +62,8 @@ class Pipeline {
     std::function<void(const DecoderPart&)> after_last_backward{};
   };
 
-  /// `piece`: elements of the tied table's gradient exchanged at a time. `host`: memory for the
-  /// stashed inputs that may not stay on the device (--stash input:SIZE). All arguments must
-  /// outlive the pipeline.
+  /// `piece`: elements of the tied table's gradient exchanged at a time. `host`: memory for stashed
+  /// inputs that are offloaded (--stash input:SIZE). All arguments must outlive the pipeline.
   Pipeline(Decoder& model, ParameterSpace& space, const PipelinePlan& plan, const Ranks& ranks,
            std::int64_t piece, const DevicePtr& host);
 

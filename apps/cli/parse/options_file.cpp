@@ -40,7 +40,7 @@ std::string text_of(const std::string& path) try {
   fail(fmt::format("--config: {}", error.what()), ErrorKind::usage);
 }
 
-/// What toml++ must not see, and on which line; 0: nothing.
+/// A text that toml++ fails at: the line, 0 if there is none, and a sentence for the user.
 struct Hazard {
   int line = 0;
   const char* why = "";
